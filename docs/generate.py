@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 
 from verl_otel.cli import COMMANDS, main
-from verl_otel.cli.json_schemas import SCHEMAS
+from verl_otel.cli.documents import make_schema
+from verl_otel.cli.schema import DOCUMENTS
 from verl_otel.config import SETTINGS
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
@@ -69,13 +70,7 @@ JSON_HEAD = """# JSON output
 
 The keys of what commands print with `--json`. They are part of the public interface: a key is removed or changed only with a note in the changelog.
 Durations are in seconds, times in seconds since 1970, ids in hexadecimal, unknown values are null. `[]` stands for each item of a list, `*` for any
-name. The same as JSON Schema (draft 2020-12):
-
-```python
-from verl_otel.cli.json_schemas import SCHEMAS
-
-print(sorted(SCHEMAS))
-```
+name. `verl-otel schema NAME` prints the same as JSON Schema (draft 2020-12).
 
 `verl-otel logs --json` prints one record of the run log on each line, with the attributes that it was logged with. `verl-otel stack --json` prints
 addresses by name, and the process ids.
@@ -265,7 +260,8 @@ def _dedent(block):
 def json_page():
     """Return the page of the output of ``--json``: a table for each command, made from its schema."""
     parts = [JSON_HEAD.rstrip() + "\n"]
-    for command, schema in SCHEMAS.items():
+    schemas = {name: make_schema(name, kind) for name, kind in DOCUMENTS.items()}
+    for command, schema in schemas.items():
         parts += [f"## {command}\n", "| key | type | meaning |", "|---|---|---|", *json_rows("", schema), ""]
     return NOTE + "\n".join(parts).rstrip() + "\n"
 

@@ -12,15 +12,23 @@ from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import TRAINED, grouped, last, mean_and, part, plain, query, row
+from verl_otel.semconv.run_state import RunState
 
-STATES: Final = {
-    "1": ("running", "blue"),
-    "2": ("finished", "green"),
-    "3": ("failed", "red"),
-    "4": ("gone while running", "orange"),
-    "5": ("stopped by guard", "purple"),
-    "6": ("interrupted", "yellow"),
+_COLOURS: Final = {
+    RunState.RUNNING: "blue",
+    RunState.FINISHED: "green",
+    RunState.FAILED: "red",
+    RunState.STOPPED: "purple",
+    RunState.INTERRUPTED: "yellow",
 }
+STATES: Final = dict(
+    sorted(
+        {
+            "4": ("gone while running", "orange"),
+            **{str(state.value): (state.word, colour) for state, colour in _COLOURS.items()},
+        }.items()
+    )
+)
 _INFO: Final = (
     f'last_over_time({metric.RUN_INFO}{{{label.PROJECT}=~"$project", {label.EXPERIMENT}=~"$experiment"}}[range])'
 )

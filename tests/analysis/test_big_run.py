@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from verl_otel.analysis import summary
+from verl_otel.analysis.model import Counts
 
 pytestmark = pytest.mark.full
 
@@ -56,14 +57,14 @@ def run_and_counts(write):
 def test_everything_in_it_is_counted(run_and_counts):
     """Every span of every file was read once, and each kind is as many as its files say."""
     run, counts = run_and_counts
-    assert run.counts == (
-        sum(counts.values()),
-        counts["verl.trajectory"],
-        counts["verl.trajectory"],
-        counts["chat qwen"],
-        counts["execute_tool search"],
-        counts["verl.reward"],
-        14,
+    assert run.counts == Counts(
+        spans=sum(counts.values()),
+        trajectories=counts["verl.trajectory"],
+        trained=counts["verl.trajectory"],
+        llm_calls=counts["chat qwen"],
+        tool_calls=counts["execute_tool search"],
+        rewards=counts["verl.reward"],
+        processes=14,
     )
     assert len(run.steps) == counts["verl.step"] == 100
     assert run.completeness == ((), (), 0)

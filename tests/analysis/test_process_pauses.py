@@ -110,6 +110,69 @@ def test_short_pauses_are_no_cause(story, reason, seconds):
     assert reason != "cpu" or "paused" not in {kind for step in run.steps for kind, _, _ in step.groups}
 
 
+def add_causes(story, *works, pause=0.0, overlap=0.0):
+    """Six steps of four trajectories; in one of them a trajectory takes longer in each of some tools, then its process is paused.
+
+    ``works``: names of tools and the seconds by which each is slower. ``overlap``: seconds of the pause in which the last tool was running.
+    """
+    trainer, agent = story.process(), story.process("agent_loop")
+    now = 0.0
+    for number in range(1, 7):
+        begin, consumed = now + 0.1, []
+        for index in range(4):
+            is_slow = number == SLOW and index == 3
+            longer = dict(works) if is_slow else {}
+            more = sum(longer.values()) + (pause - overlap if is_slow else 0.0)
+            own = agent.span(
+                "verl.trajectory", begin, begin + 1.0 + more, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
+                verl__rollout__index=index, verl__step__number=number,
+            )  # fmt: skip
+            at = begin + 0.1
+            for name, _ in works:
+                end = at + 0.1 + longer.get(name, 0.0)
+                agent.span(f"execute_tool {name}", at, end, own, state=stories.TRAJECTORY, gen_ai__tool__name=name)
+                at = end
+            if is_slow and pause:
+                agent.span("verl.process.paused", at - overlap, at - overlap + pause, reason="process")
+            consumed.append(own)
+        end = begin + 1.1 + (sum(dict(works).values()) + pause - overlap if number == SLOW else 0.0)
+        stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
+        now = end + 1.05
+    return story
+
+
+@pytest.mark.parametrize(
+    ("works", "pause", "overlap", "causes", "longer"),
+    [
+        ([("search", 1.9)], 1.5, 0.0, [("search", 1.9), ("the process did not run", 1.5)], 3.4),
+        ([("search", 1.9)], 1.5, 1.0, [("the process did not run", 1.5), ("search", 0.9)], 2.4),
+        ([("search", 1.9), ("lookup", 1.5)], 0.0, 0.0, [("search", 1.9), ("lookup", 1.5)], 3.4),
+    ],
+)
+def test_each_cause_of_a_step_is_named_and_the_title_has_their_sum(story, works, pause, overlap, causes, longer):
+    """The largest first. A pause hides no slow tool: only the time in which the tool was paused is the pause's."""
+    run = summary.explain([add_causes(story, *works, pause=pause, overlap=overlap).write()])
+    (step,) = (step for step in run.steps if step.verdicts)
+    found = [(verdict.cause_name, pytest.approx(verdict.saved, abs=0.05)) for verdict in step.verdicts]
+    assert causes == found
+    assert f"Step {SLOW} took {step.seconds:.2f} s, {longer:.2f} s longer than usual" in explain.render(run)
+
+
+def test_causes_that_are_the_same_time_are_not_added(story):
+    """Each of two tools of one trajectory would have saved its lead over the others, and both together no more."""
+    story = add_causes(story, ("search", 1.9), ("lookup", 1.5))
+    others = [span for teller in story.processes for span in teller.spans if span.name == "verl.trajectory"]
+    late = next(span for span in others if span.attributes["verl.sample.uid"] == f"u{SLOW}")
+    for teller in story.processes:
+        teller.spans = [
+            span._replace(end_ns=span.end_ns + 1_400_000_000) if span is late else span for span in teller.spans
+        ]
+    run = summary.explain([story.write()])
+    (step,) = (step for step in run.steps if step.verdicts)
+    assert [verdict.saved for verdict in step.verdicts] == [pytest.approx(1.9, abs=0.11), pytest.approx(1.5, abs=0.11)]
+    assert "are the same time: together they are 2.00 s" in explain.render(run)
+
+
 def test_a_client_waits_for_a_server_that_is_paused(story):
     """A process that is stopped begins no span: the call has not reached it."""
     trainer, agent, server = story.process(), story.process("agent_loop"), story.process("llm_server")

@@ -8,9 +8,8 @@ from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.live_run import LiveRun
-from verl_otel.analysis.scalars import Columns
+from verl_otel.analysis.scalars import Columns, find_rewards
 from verl_otel.cli.page import data
-from verl_otel.cli.report import reward_by_step
 
 
 def points(name, values, labels=(), begin=0):
@@ -115,7 +114,7 @@ def test_a_thousand_ranks_do_not_displace_the_trainer(thousand_ranks, read):
     """Its rewards, its state, and its scalars on the page are there; of the ranks as many as there is room for, and the rest is counted."""
     run = read(thousand_ranks)
     assert run.state == "finished"
-    assert list(reward_by_step(run)) == list(range(1, 13))
+    assert list(find_rewards(run.series)) == list(range(1, 13))
     shown = [line[:2] for line in data._scalars(run.series, run.start_ns)["lines"]]
     assert ["verl.average_reward", ""] in shown
     assert any("more series than are kept" in text for text in run.missing)

@@ -59,6 +59,13 @@ class Story:
         named = {key.replace("__", "."): value for key, value in facts.items()}
         (self.folder / "run.json").write_text(json.dumps({"run_id": self.run_id, **named}))
 
+    def status(self, *trainings, **status):
+        """Add to run.json what processes with a training loop write; each is a dict of what differs from a running one."""
+        path = self.folder / "run.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        running = {"process": "trainer-node-1-1000", "began": T0, "state": "running", "time": T0}
+        self.manifest(**{**known, "status": {"trainings": [{**running, **each} for each in trainings], **status}})
+
     def write(self):
         """Write everything that was told."""
         self.folder.mkdir(parents=True, exist_ok=True)

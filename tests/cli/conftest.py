@@ -106,7 +106,9 @@ def make_run(runs):
     """Write a small run of this age in seconds; it has 100,000 bytes more than its data."""
 
     def make(name, age=0.0, size=100_000):
-        folder = stories.training(runs / name, name).write()
+        story = stories.training(runs / name, name)
+        story.status({"state": "finished", "time": stories.T0 + 25, "steps": 2, "step": 2, "step_seconds": 15.0})
+        folder = story.write()
         (folder / "events.jsonl").write_bytes(b"\n" * size)
         set_age(folder, age)
         return folder

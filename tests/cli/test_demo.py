@@ -113,11 +113,35 @@ def test_a_scalar_that_is_not_there_is_refused(call, given, text):
     assert call("guards", RECORDED / "slow-tool", "--best", "actor/entropy").code == 0
 
 
-def test_a_lever_that_was_seen_once_says_so(call):
-    """The gain is that of the one slow call, and its interval begins at 0."""
+def test_a_lever_that_helps_in_one_step_only_stands_apart(call):
+    """With what it would have saved there: what happened once is no advice for all steps."""
     out = call("levers", RECORDED / "slow-tool").out
-    assert re.search(r"0 ms to 1.39 s +the slowest 1% .* \(all in step 4: seen once\)", out)
-    assert not re.search("weights are sent in the background .*seen once", out)
+    first, rest = out.split("In one step only; verl-otel explain names its cause\n")
+    assert "weights are sent in the background" in first
+    assert "tool add" not in first
+    assert [line.split() for line in rest.split("\n\n")[0].splitlines()] == [
+        [
+            "2.31",
+            "s",
+            "in",
+            "step",
+            "4:",
+            "the",
+            "slowest",
+            "1%",
+            "of",
+            "the",
+            "trajectories",
+            "take",
+            "no",
+            "longer",
+            "than",
+            "the",
+            "others",
+        ],
+        ["1.25", "s", "in", "step", "4:", "tool", "add", "takes", "half", "of", "its", "time"],
+    ]
+    assert "tool add takes half" not in call("explain", RECORDED / "slow-tool").out
     found = json.loads(call("levers", RECORDED / "slow-tool", "--json").out)["levers"]
     assert {lever["kind"]: lever["only_step"] for lever in found if lever["share"] > 0.05} == {
         "tail": 4,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.builders import explanations, stories
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import (
-    KINDS,
     Completeness,
     Cost,
     Counts,
@@ -26,7 +25,8 @@ from verl_otel.analysis.model import (
     Trajectory,
     Verdict,
 )
-from verl_otel.cli import explain, run_selection
+from verl_otel.cli import advice, explain, run_selection
+from verl_otel.semconv.kinds import ADVICE, WORK
 
 TOOL = ("tool", "python")
 
@@ -105,7 +105,7 @@ def test_a_long_step_without_a_cause_is_not_called_healthy(call, explained):
     out = call("explain", "r1").out
     assert "1 of 6 steps was slow, none explained: step 4 (43.40 s)." in out
     assert "Step 4 took 43.40 s (others: median 4.40 s). No single cause was found." in out
-    assert explain.ADVICE["long generation"][:40] in out
+    assert ADVICE["long generation"][:40] in out
 
 
 def test_slow_steps_are_counted_with_and_without_a_cause(call, held, explained):
@@ -408,7 +408,7 @@ def _run():
     return _kept[0]
 
 
-PAGE = Path(__file__).resolve().parents[2] / explain.PAGE
+PAGE = Path(__file__).resolve().parents[2] / advice.PAGE
 
 
 def test_settings_that_the_advice_names_are_settings_of_verl():
@@ -430,7 +430,7 @@ def test_settings_that_the_advice_names_are_settings_of_verl():
     for name in names:
         path = f"actor_rollout_ref.{name}" if name.startswith(("rollout.", "actor.")) else name
         assert any(_has_setting(each, path.split(".")) for each in settings), name
-    sentences = " ".join(explain.ADVICE.values())
+    sentences = " ".join(ADVICE.values())
     assert set(re.findall(r"\b(?:rollout|trainer|data|reward)\.\w[\w.]*\w", sentences)) <= names
 
 
@@ -454,7 +454,7 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
     explained(explanations.explanation(steps))
     out = call("explain", "r1").out
     assert out.count("  slow tool: ") == 1
-    assert f"What to do (table in https://github.com/verl-otel/verl-otel/blob/main/{explain.PAGE})" in out
+    assert f"What to do (table in https://github.com/verl-otel/verl-otel/blob/main/{advice.PAGE})" in out
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5)))
     assert "What to do" not in call("explain", "r1").out
 
@@ -473,15 +473,15 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
 )
 def test_each_verdict_has_its_advice(verdict, key):
     """What to do follows from who delayed the step, or from the work that took the time."""
-    assert explain.find_key(verdict) == key
-    assert key in explain.ADVICE
+    assert advice.find_key(verdict) == key
+    assert key in ADVICE
 
 
 def test_every_kind_of_work_has_advice_and_a_row_in_the_documents():
     """Each kind of segment leads to a sentence, and the table of the page has exactly the rows of the sentences."""
-    for kind in KINDS:
-        assert explain.find_key(Verdict(1, 9, "phase", "gen", kind, "", 3, 2)) in explain.ADVICE
-    assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(explain.ADVICE)
+    for kind in WORK:
+        assert advice.find_key(Verdict(1, 9, "phase", "gen", kind, "", 3, 2)) in ADVICE
+    assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(ADVICE)
 
 
 def test_brief_advises_on_slow_steps_only(call, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.analysis.levers.ranking import Lever, Levers
-from verl_otel.cli import levers
+from verl_otel.cli import levers, wording
 from verl_otel.model import LinkRecord
 
 
@@ -50,7 +50,7 @@ def test_levers_are_ranked_with_gain_and_interval(call, run):
 def test_explain_shows_the_largest(call, run):
     """Three of them, below the whole run."""
     result = call("explain", run).out.partition("The whole run")[2]
-    assert "What would make a step shorter, each alone (verl-otel levers has all)" in result
+    assert "What would make a step shorter, each alone: gain, share of 20.00 s (mean of 4 steps), interval" in result
     assert sum("takes half of its time" in line for line in result.splitlines()) == 1
 
 
@@ -82,7 +82,7 @@ def test_a_run_without_links_is_refused_with_the_reason(call, tmp_path):
 
 def test_every_kind_of_lever_limit_and_sign_has_words(run_of_nothing):
     """A gain, a loss, an unknown interval; each limit."""
-    found = [Lever(kind, "x", 1.0, 0.5, 2.0, 0.5) for kind in levers._TEXTS]
+    found = [Lever(kind, "x", 1.0, 0.5, 2.0, 0.5) for kind in wording.LEVERS]
     found += [Lever("tail", "5%", 0.5, None, None, 0.2), Lever("replicas", "", -1.0, -2.0, 0.5, -0.4)]
     limits = (("loop", "agent_loop-0", 1), ("server", "llm_server-0", 2), ("reward", "reward-0", 6))
     text = levers.render(run_of_nothing, Levers(tuple(found), (1, 2), 2.0, 1.0, limits, ("this",)))

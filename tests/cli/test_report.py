@@ -33,7 +33,7 @@ def test_the_first_lines_name_the_slow_tool(call, runs):
     )
     assert empty == ""
     assert verdict == (
-        "Step 2 (15.00 s) waited up to 7.00 s for trajectory bbbbbbbb/0 alone, which spent 7.00 s of its 9.00 s "
+        "Step 2 (15.00 s): it waited up to 7.00 s for trajectory bbbbbbbb/0 alone, which spent 7.00 s of its 9.00 s "
         "in tool calculator (turn 1)."
     )
 

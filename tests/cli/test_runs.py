@@ -2,25 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl-otel runs``: the list of runs, from little data, and what is deleted of it."""
 
-import gzip
 import json
 import os
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.builders import stories
 from tests.builders.run_ages import DAY, report_of, set_age
-from verl_otel._internal import safe_files
-from verl_otel.cli import run_overview
 from verl_otel.cli.runs import delete
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
-
-RECORDED = Path(__file__).resolve().parents[1] / "dashboards" / "recorded" / "20261121-232607-86d8"
-
 
 HUGE = b'{"attempts": [{"started": 1%s}]}' % (b"0" * 400)
 
@@ -47,7 +40,7 @@ def test_the_list_has_the_facts_of_each_run(call, runs, make_run):
     assert following == "Next: verl-otel explain new"
     assert result.code == 0
     assert head.split() == ["run", "state", "steps", "last", "step", "started", "(UTC)", "duration", "size", "folder"]
-    assert first.split()[:6] == ["new", "finished", "-", "2", "(15.00", "s)"]
+    assert first.split()[:6] == ["new", "finished", "2", "2", "(15.00", "s)"]
     assert first.split()[8:] == ["25.00", "s", *first.split()[10:12], str(new)]
     assert second.startswith("old ")
     assert empty == ""
@@ -61,7 +54,7 @@ def test_json_for_scripts(listing, make_run):
     assert row == {
         "run": "r1",
         "state": "finished",
-        "steps": None,
+        "steps": 2,
         "last_step": 2,
         "last_step_seconds": 15.0,
         "started": stories.T0,
@@ -72,113 +65,45 @@ def test_json_for_scripts(listing, make_run):
     }
 
 
-def test_a_real_run_has_its_number_of_steps(runs, listing):
-    """The metrics files of a real training have the number of its steps at their end."""
-    folder = runs / "real"
-    folder.mkdir(parents=True)
-    for path in RECORDED.glob("metrics-*.gz"):
-        (folder / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
-    (folder / "run.json").write_text("{}")
-    row = listing()["real"]
-    assert (row["state"], row["steps"], row["last_step"]) == ("finished", 16, 16)
-
-
-def test_attempts_are_added_up(runs, listing):
-    """The steps of a resumed run are those of all attempts, the last step is the last one's."""
-    point = {"timeUnixNano": "2", "startTimeUnixNano": "1", "sum": 1.0}
-    for pid, count in ((1, 3), (2, 4)):
-        metric = {"name": "verl.step.duration", "histogram": {"dataPoints": [{**point, "count": str(count)}]}}
-        folder = stories.training(runs / "r1").write()
-        line = json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]})
-        (folder / f"metrics-trainer-node-1-{pid}.jsonl").write_text(f"{line}\n")
-    assert listing()["r1"]["steps"] == 7
-
-
-def histogram_line(count, *, failed=False, start=1):
-    """A line with the histogram of steps, as the exporter writes it: only of the series that changed."""
-    labels = [{"key": "error.type", "value": {"stringValue": "ValueError"}}] if failed else []
-    point = {"timeUnixNano": "2", "startTimeUnixNano": str(start), "count": str(count), "attributes": labels}
-    metric = {"name": "verl.step.duration", "histogram": {"dataPoints": [point]}}
-    return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}) + "\n"
-
-
-@pytest.mark.parametrize("between", [0, 2 << 20], ids=["at once", "after a long step"])
-def test_a_run_that_failed_has_its_whole_steps_too(runs, listing, between):
-    """The failed step is alone in the last line; a resumed run in a container has both attempts in one file."""
-    folder = stories.training(runs / "r1").write()
-    lines = [histogram_line(3), histogram_line(7, start=9), "{}" + " " * between + "\n", histogram_line(1, failed=True)]
-    (folder / "metrics-trainer-node-1-1.jsonl").write_text("".join(lines))
-    (folder / "metrics-trainer-node-1-2.jsonl").write_text(histogram_line(1000))
-    assert listing()["r1"]["steps"] == 3 + 7 + 1 + 1000
-
-
-def test_steps_before_a_rotation_are_unknown(runs, listing):
-    """Where the file that follows has only the failed step, nothing is said."""
-    folder = stories.training(runs / "r1").write()
-    (folder / "metrics-trainer-node-1-1.1.jsonl").write_text(histogram_line(500))
-    (folder / "metrics-trainer-node-1-1.jsonl").write_text(histogram_line(1, failed=True))
-    assert listing()["r1"]["steps"] is None
-
-
-def test_twenty_attempts_are_added_up(runs, listing):
-    """Each has a file of its own."""
-    folder = stories.training(runs / "r1").write()
-    for pid in range(20):
-        (folder / f"metrics-trainer-node-1-{pid}.jsonl").write_text(histogram_line(2))
-    assert listing()["r1"]["steps"] == 40
-
-
-def test_a_main_program_of_any_role_has_its_steps(runs, listing, story):
-    """It is an actor without a known role, beside any number of workers that wrote later."""
-    main = story.process("actor", 17)
-    stories.step(main, 4, 0, 2)
-    for number in range(2 * run_overview.MAX_FILES):
-        story.process("agent_loop", number).span("verl.trajectory", 1, 2)
-        story.process("agent_loop", number).scalar("verl.trajectory.duration", 2, 1)
-    folder = story.write()
-    (folder / "metrics-actor-node-1-17.jsonl").write_text(histogram_line(4))
-    for path in folder.glob("*-actor-*"):
-        set_age(path, 60)
+def test_attempts_are_added_up(listing, story):
+    """The steps of a resumed run are those of all attempts, the last step is the newest one; of old attempts only the number is kept."""
+    first = {"attempt": 1, "state": "failed", "time": stories.T0 + 30, "steps": 3, "step": 3, "step_seconds": 2.0}
+    second = {"attempt": 2, "time": stories.T0 + 90, "steps": 4, "step": 7, "step_seconds": 5.0}
+    story.manifest(attempts=[{"started": stories.T0}, {"started": stories.T0 + 60}])
+    story.status(second, first, earlier_steps=100)
     row = listing()["r1"]
-    assert (row["steps"], row["last_step"], row["last_step_seconds"]) == (4, 4, 2.0)
+    assert (row["state"], row["steps"], row["last_step"], row["last_step_seconds"]) == ("running", 107, 7, 5.0)
 
 
-def test_a_logged_step_is_the_last_one_while_its_span_is_open(listing, story):
-    """A step is logged before its span ends; its duration is not known then."""
-    trainer = story.process()
-    stories.step(trainer, 7, 0, 10)
-    trainer.scalar("verl.training.step", 9.5, 7)
+def test_a_resumed_run_has_not_failed_before_its_first_step(listing, story):
+    """What an earlier attempt recorded is not the state of the run."""
+    story.manifest(attempts=[{"started": stories.T0}, {"started": stories.T0 + 60}])
+    story.status({"attempt": 1, "state": "failed", "time": stories.T0 + 30, "steps": 3, "step": 3})
+    assert listing()["r1"]["state"] == "running"
+
+
+@pytest.mark.parametrize("ended", ["finished", "failed", "stopped by guard", "interrupted"])
+def test_the_newest_of_two_trainers_tells_the_state(call, listing, story, ended):
+    """In the list and in the report, whatever the end of the driver is; the steps of both count."""
+    story.manifest(attempts=[{"started": stories.T0, "ended": stories.T0 + 11}])
+    other = {"process": "trainer-node-2-7", "time": stories.T0 + 5, "steps": 2, "step": 2}
+    story.status({"state": ended, "time": stories.T0 + 10, "steps": 1, "step": 1}, other)
+    stories.step(story.process(), 1, 0, 10)
     story.write()
-    assert (listing()["r1"]["last_step"], listing()["r1"]["last_step_seconds"]) == (7, 10.0)
-    trainer.scalar("verl.training.step", 19.5, 8)
-    story.write()
-    assert (listing()["r1"]["last_step"], listing()["r1"]["last_step_seconds"]) == (8, None)
+    assert (listing()["r1"]["state"], listing()["r1"]["steps"]) == (ended, 3)
+    assert call("report", "r1").out.splitlines()[0].lower().endswith(ended)
 
 
-def test_an_own_loop_in_the_driver_beside_many_workers(listing, story):
-    """The steps of an own loop under Ray are those of the driver, whichever of its many workers has written last."""
-    stories.step(story.process("driver"), 3, 0, 2)
-    for number in range(2 * run_overview.MAX_FILES):
-        worker = story.process("actor", number)
-        worker.span("verl.trajectory", 1, 2)
-        worker.scalar("verl.trajectory.duration", 2, 1)
-    folder = story.write()
-    for path in folder.glob("*-driver-*"):
-        set_age(path, 60)
-    row = listing()["r1"]
-    assert (row["last_step"], row["last_step_seconds"]) == (3, 2.0)
-
-
-@pytest.mark.parametrize(("value", "state"), [(2, "finished"), (3, "failed")])
-def test_the_state_that_the_trainer_recorded(listing, story, value, state):
-    """The last value of the run's state counts, whatever the manifest says."""
+def test_a_run_of_an_older_version_has_no_status(call, listing, story):
+    """The list knows of its end what the driver recorded, and the report what its files have."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 10)
-    trainer.scalar("verl.run.state", 0, 1)
-    trainer.scalar("verl.run.state", 10, value)
+    trainer.scalar("verl.run.state", 10, 2)
     story.manifest(attempts=[{"started": stories.T0, "ended": stories.T0 + 11}])
     story.write()
-    assert listing()["r1"]["state"] == state
+    row = listing()["r1"]
+    assert (row["state"], row["steps"], row["last_step"], row["seconds"]) == ("ended", None, None, 11.0)
+    assert call("report", "r1").out.splitlines()[0].endswith("finished")
 
 
 def test_the_state_without_one_of_the_trainer(listing, story):
@@ -217,15 +142,6 @@ def test_the_newest_run_is_the_one_that_was_started_last(call, runs):
     assert call("report").out.startswith("Run b ")
 
 
-def test_a_run_begins_with_its_first_span(listing, story):
-    """A manifest that was written after the first span has begun does not shorten the run."""
-    stories.step(story.process(), 1, 0, 10)
-    story.manifest(attempts=[{"started": stories.T0 + 3, "ended": stories.T0 + 12}])
-    story.write()
-    row = listing()["r1"]
-    assert (row["started"], row["seconds"]) == (stories.T0, 12.0)
-
-
 @pytest.mark.full
 def test_a_run_with_a_live_process_is_running(listing, story, dead_pid):
     """A process that is stopped writes nothing for hours; the run is running all the same, and not with a dead one."""
@@ -239,36 +155,30 @@ def test_a_run_with_a_live_process_is_running(listing, story, dead_pid):
     assert listing()["r1"]["state"] == "no end seen"
 
 
-def test_a_large_run_is_not_read(runs, listing, make_run, monkeypatch):
-    """Of files of many gigabytes only the ends are read."""
-    folder = make_run("r1")
-    for path in folder.glob("*-*.jsonl"):
-        data = path.read_bytes()
-        with path.open("wb") as file:
-            file.truncate(64 << 30)  # sparse
-            file.seek(0, os.SEEK_END)
-            file.write(b"\n" + data)
-    sizes = []
-    read_tail = safe_files.read_tail
-    monkeypatch.setattr(safe_files, "read_tail", lambda path, limit: sizes.append(limit) or read_tail(path, limit))
-    row = listing()["r1"]
-    assert (row["state"], row["last_step"], row["last_step_seconds"]) == ("finished", 2, 15.0)
-    assert row["steps"] is None  # a histogram may be in the part that was not read
-    assert 0 < sum(sizes) <= 2 * run_overview.MAX_FILES * run_overview.TAIL_BYTES
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"\x00" * 5000, b'{"attempts": 3}', b'{"attempts": [{"started": 1e999}]}', HUGE]
+HOSTILE = (
+    b"",
+    b"\x00" * 5000,
+    b'{"attempts": 3, "status": 3}',
+    b'{"attempts": [{"started": 1e999}], "status": {"trainings": [{"time": 1e999, "began": -1}]}}',
+    HUGE,
+    b'{"status": {"earlier_steps": 1e9, "trainings": [{"state": "finished", "time": 1, "began": 1%s, "process": "x"}]}}'
+    % (b"0" * 400),
+    b'{"status": {"trainings": [[], null, {"process": "x", "began": 1, "time": 1, "state": "perfect"}]}}',
 )
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_damaged_run_is_listed(listing, make_run, content):
-    """What cannot be read is unknown; the run has a size all the same."""
+    """What cannot be read is unknown; the run has a size all the same, and the one beside it all its values."""
     folder = make_run("r1", DAY)
+    make_run("r2", DAY)
     for path in folder.glob("*-*.jsonl"):
-        path.write_bytes(content + b'"verl.step" "verl.run.state" "verl.training.step" "verl.step.duration"')
+        path.write_bytes(content)
     (folder / "run.json").write_bytes(content)
-    row = listing()["r1"]
-    assert (row["last_step"], row["started"], row["seconds"]) == (None, None, None)
-    assert row["bytes"] > 100_000
+    row, other = listing()["r1"], listing()["r2"]
+    assert (row["steps"], row["last_step"], row["started"]) == (None, None, None)
+    assert row["bytes"] >= 100_000
+    assert (other["state"], other["last_step"]) == ("finished", 2)
 
 
 def test_a_name_cannot_write_to_the_terminal(call, make_run):
@@ -350,8 +260,7 @@ def test_a_running_or_recent_run_is_never_deleted(call, make_run, runs, story):
     make_run("recent", 3000)
     make_run("past", 4000)
     running = make_run("running", 9 * DAY)
-    for path in running.glob("metrics-trainer-*"):
-        path.unlink()  # otherwise it has ended
+    (running / "run.json").write_text("{}")  # otherwise it has ended
     report_of(running, procfs.find_process(os.getpid()))
     set_age(running, 9 * DAY)
     result = call("runs", "--prune", "--keep", "0", "--yes")

@@ -112,6 +112,7 @@ CASES = {
     ("boards", "export DIR"): (("boards", "export"), ("x" * 5000, "file", "file/below")),
     ("boards", "export --profile"): (("boards", "export", "out", "--profile"), ("", "maths", "file", "fifo", ".", *PATHS)),
     ("collector", "export DIR"): (("collector", "export"), ("x" * 5000, "file", "file/below")),
+    ("schema", "NAME"): (("schema",), ("", "explains", "\udcff")),
     ("run", "--exporters"): (("run", "--exporters"), ("kafka", ",", "\udcff")),
     ("run", "--run-dir"): (("run", "--run-dir"), ("~no-such-user-anywhere/x",)),
     ("run", "--run-id"): (("run", "--run-id"), ("../x", "x" * 5000, "\udcff", ".")),

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from verl_otel.analysis.model import CAUSES
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.buckets import REWARD_BINS
+from verl_otel.semconv.kinds import GPU_CAUSES
 from verl_otel.semconv.metric_names import METRICS
 
 GPUS_OF_NODE: Final = 8
@@ -46,7 +46,7 @@ TRAINER: Final = {
     "verl.rollout.slowest.tokens": 2,
     **dict.fromkeys((name for name in METRICS if name.startswith("verl.reward.score.")), 1),
     "verl.reward.groups": 4,
-    "verl.gpu.time": len(CAUSES),
+    "verl.gpu.time": len(GPU_CAUSES),
     "verl.gpu.waiting.share": 3,
     "verl.gpu.memory.peak": 4,
     "verl.host.memory.used": 2,

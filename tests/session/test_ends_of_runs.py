@@ -9,8 +9,7 @@ import pytest
 
 import verl_otel
 from verl_otel.analysis import summary
-from verl_otel.cli import explain
-from verl_otel.cli.run_overview import read_ends
+from verl_otel.cli import explain, run_overview
 
 LOOP = """
 import asyncio, os, signal, sys, time, verl_otel
@@ -56,7 +55,7 @@ def test_ctrl_c_inside_of_a_step_interrupts_the_run(run, tmp_path, code):
     """The run is interrupted, its last step did not come to its end, and no cause is named for how long it took."""
     assert run(code).code == -signal.SIGINT
     found = summary.explain([tmp_path / "runs" / "r1"])
-    assert found.state == read_ends(tmp_path / "runs" / "r1").state == "interrupted"
+    assert found.state == run_overview.read(tmp_path / "runs" / "r1").state == "interrupted"
     last = found.steps[-1]
     assert (last.number, last.failed, last.interrupted, last.verdicts) == (4, True, True, ())
     assert not [step for step in found.steps[:-1] if step.failed]

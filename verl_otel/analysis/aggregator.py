@@ -18,7 +18,7 @@ from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import END, Writers, list_attempts
-from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory, Verdict
+from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import (
     Context,
@@ -318,7 +318,7 @@ class Aggregator:
         self._judge = judge.Judge()
         self._between_steps = BetweenSteps()
         self.blocked_loops = blocked_loops.BlockedLoops()
-        self._loop_verdicts: dict[int, tuple[Verdict, ...]] = {}
+        self._blocked: dict[int, blocked_loops.Blocked] = {}
         self.recent_steps = RecentSteps(limits.replayed)
         self._lengths: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         """Seconds of the last steps."""
@@ -573,7 +573,7 @@ class Aggregator:
             return step
         step = step._replace(path=path, groups=critical_path.group(path))
         if not is_first:  # the first step of an attempt includes the start-up
-            self._loop_verdicts[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
+            self._blocked[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
         return step
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
@@ -646,9 +646,9 @@ class Aggregator:
         between = self._between_steps.settle()
         steps = []
         for step in self._judge.settle([*self.steps.all(), *drafts]):
-            loops = self._loop_verdicts.get(step.trace_id, ())
-            judged = blocked_loops.drop_explained(step, loops)
-            judged = judge.add_verdicts(judged, () if step.interrupted else (*loops, *between.get(step.trace_id, ())))
+            blocked = self._blocked.get(step.trace_id, blocked_loops.Blocked())
+            more = () if step.interrupted else (*blocked.verdicts, *between.get(step.trace_id, ()))
+            judged = judge.add_verdicts(blocked_loops.drop_explained(step, blocked), more)
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
             steps.append(blocked_loops.name_pauses(judged, pauses))
         repeated = find_repeated([(step.attempt, step.number) for step in steps])

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
-from verl_otel.analysis.model import CAUSES, STATES, Explanation, Series, Step, Verdict
+from verl_otel.analysis.model import Explanation, Series, Step, Verdict
 from verl_otel.analysis.step_lengths import find_firsts
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
 
 # -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses its additional GPUs --
@@ -352,11 +353,11 @@ def _by_name(prefix: str, unit: str, steps: Sequence[Step], read: Callable[[Step
 
 def _device_seconds(step: Step) -> dict[str, float]:
     """Return the mean seconds per GPU, by state and by cause."""
-    seconds = dict.fromkeys((*STATES, *CAUSES), 0.0)
+    seconds = dict.fromkeys((*GPU_STATES, *GPU_CAUSES), 0.0)
     for device in step.devices:
         for cause, nanoseconds in device.nanoseconds.items():
             seconds[cause] += nanoseconds / 1e9 / len(step.devices)
-            seconds[CAUSES[cause]] += nanoseconds / 1e9 / len(step.devices)
+            seconds[GPU_CAUSES[cause].state] += nanoseconds / 1e9 / len(step.devices)
     return seconds
 
 

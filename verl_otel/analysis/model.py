@@ -21,46 +21,6 @@ if TYPE_CHECKING:
     from verl_otel.analysis.bounded_steps import RecentStep
     from verl_otel.analysis.start_up import StartUp
 
-# -- Kinds of segments of a critical path, and causes and states of GPU time --
-
-KINDS: Final = (
-    "step",  # the trainer itself, in no phase
-    "phase",  # the trainer itself, in a phase
-    "call",  # a worker group's call: dispatch and transport
-    "worker",  # a method on a rank
-    "weight_sync",
-    "checkpoint",
-    "validation",
-    "between",  # the trainer itself, between two steps
-    "logging",  # a tracker, in `Tracking.log`
-    "data_loading",  # the next batch of the data loader
-    "poll",  # all rollouts had ended; the trainer had not noticed yet
-    "start",  # submitted, not started: the agent loop had no free slot, or was not running yet
-    "trajectory",  # the agent loop's own code and waiting time
-    "llm",  # an LLM call outside its server: transport and routing, or all of it where no server is recorded
-    "server",  # an LLM server whose engine reports no states
-    "queue",  # the three states that an engine reports
-    "prefill",
-    "decode",
-    "tool",
-    "reward",
-    "blocked",  # the event loop of its process was blocked
-    "paused",  # its process was paused: collection of garbage, no CPU, interpreter lock, no free thread, stopped
-    "unknown",  # covered by no span
-)
-"""Kinds of segment of a critical path."""
-
-STATES: Final = ("productive", "overhead", "idle")
-CAUSES: Final = {
-    "train": "productive", "rollout": "productive",
-    "validation": "overhead", "weight_sync": "overhead", "checkpoint": "overhead", "switch": "overhead", "start_up": "overhead",
-    "tail_wait": "idle", "tool_wait": "idle", "reward_wait": "idle", "loop_wait": "idle", "rollout_wait": "idle", "none_open": "idle",
-    "train_wait": "idle", "sync_wait": "idle", "checkpoint_wait": "idle", "validation_wait": "idle",
-    "data_loading": "idle", "logging": "idle", "data": "idle", "unknown": "idle",
-}  # fmt: skip
-"""Causes of GPU time and the state that each belongs to."""
-
-
 START_UP_SHARE: Final = 0.5
 """A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
 CANCELLED: Final = "cancelled"
@@ -74,7 +34,7 @@ class Segment(NamedTuple):
     start_ns: int
     end_ns: int
     kind: str
-    """One of `KINDS`."""
+    """One of `kinds.WORK`."""
     name: str
     """Phase key, method, tool, model or data source; empty where the kind is sufficient."""
     phase: str = ""
@@ -208,11 +168,11 @@ class Verdict(NamedTuple):
     step: int | None
     step_seconds: float
     kind: str
-    """``trajectory``, ``replica``, ``tool``, ``reward``, ``phase``, ``rank``, ``between``, ``loop``, ``process``."""
+    """One of `kinds.VERDICTS`."""
     subject: str
     """Trajectory label, replica, tool, phase key or rank, as shown to users."""
     cause: str
-    """Kind of segment that took the time: ``tool``, ``server``, ``queue``, ``reward``, ``weight_sync``, ``worker`` …"""
+    """Kind of work that took the time, one of `kinds.WORK`."""
     cause_name: str
     seconds: float
     """Excess of the cause: how much longer it took than its peers."""
@@ -227,6 +187,8 @@ class Verdict(NamedTuple):
     """Number of trajectories that waited for a blocked event loop."""
     line: str = ""
     """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time; empty: none, or unknown."""
+    lead: float = 0.0
+    """Seconds that all causes of the awaited trajectory could have saved together; 0: it is about no trajectory."""
 
 
 class DeviceTime(NamedTuple):
@@ -234,7 +196,7 @@ class DeviceTime(NamedTuple):
 
     device: str
     nanoseconds: dict[str, int]
-    """Nanoseconds by cause (`CAUSES`)."""
+    """Nanoseconds by cause (`kinds.GPU_CAUSES`)."""
     gpus: int = 1
     """Number of GPUs that it is the mean of: more than one only for steps of a long run whose detail was dropped."""
     lane: str = ""

@@ -25,11 +25,12 @@ from verl_otel.analysis import summary
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.levers.ranking import Levers, find_levers
-from verl_otel.analysis.model import CAUSES, Event, Explanation, Process, Series, Step, Trajectory, Verdict
+from verl_otel.analysis.model import Event, Explanation, Process, Series, Step, Trajectory, Verdict
 from verl_otel.analysis.traces.span_names import CONSUME, TRAJECTORY
 from verl_otel.analysis.traces.timeline import build_root
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +111,7 @@ def _gpu(run: Explanation) -> Iterator[Row]:
     for step in run.steps:
         for device in step.devices:
             for cause, length in device.nanoseconds.items():
-                yield step.number, device.device, cause, CAUSES[cause], length / 1e9
+                yield step.number, device.device, cause, GPU_CAUSES[cause].state, length / 1e9
 
 
 def _scalars(run: Explanation) -> Iterator[Row]:

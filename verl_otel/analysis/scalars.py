@@ -4,21 +4,29 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.model import Series
+from verl_otel.analysis.step_lengths import find_repeated
+from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
+    AVERAGE_REWARD,
     GPU_OWNER,
     HW_GPU_MEMORY_LIMIT,
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
+    METRICS,
     ROLLOUT_TOKENS,
     RUN_STATE,
+    SCALAR_PREFIX,
     TRAINING_STEP,
+    VALIDATION_SCORE,
 )
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION, REWARDS, TRAINING
 
 MAX_SERIES: Final = 5_000
 """Of the trainer, of `READ`, and of all others, each: thousands of ranks must not displace what the trainer logs."""
@@ -166,3 +174,111 @@ def find_axis(scalar: Series, steps: Mapping[int, float], begin_ns: int) -> tupl
     if all(time_ns in steps for time_ns in scalar.times_ns):
         return True, [steps[time_ns] for time_ns in scalar.times_ns]
     return False, [(time_ns - begin_ns) / 1e9 for time_ns in scalar.times_ns]
+
+
+def find_rewards(series: Iterable[Series]) -> dict[int, float]:
+    """Return the mean reward that verl logged for each step."""
+    by_name: dict[str, dict[int, float]] = {TRAINING_STEP: {}, AVERAGE_REWARD: {}}
+    for one in series:
+        if one.name in by_name and not one.labels:
+            by_name[one.name].update(zip(one.times_ns, one.values, strict=True))
+    steps, rewards = by_name[TRAINING_STEP], by_name[AVERAGE_REWARD]
+    rewards_by_step = {
+        int(steps[when]): value for when, value in rewards.items() if math.isfinite(steps.get(when, math.nan))
+    }
+    return dict(sorted(rewards_by_step.items()))
+
+
+# -- The scalars of each step, by verl's keys --
+
+
+class StepScalars(NamedTuple):
+    """What verl logged at a step."""
+
+    step: int
+    values: dict[str, float]
+
+
+def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepScalars]:
+    """Return the scalars of each step. Those of one ``Tracking.log`` have the same timestamp.
+
+    Args:
+        series: Series of the run.
+        keys: Keys of verl that are looked for.
+    """
+    by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
+    numbers: dict[int, int] = {}
+    values: dict[int, dict[str, float]] = {}
+    for scalar in series:
+        points = zip(scalar.times_ns, scalar.values, strict=True)
+        key = _validation_key(scalar) if scalar.labels else by_name.get(scalar.name)
+        if scalar.name == TRAINING_STEP:
+            numbers = {time_ns: int(value) for time_ns, value in points if math.isfinite(value)}
+        elif key in by_name.values():
+            for time_ns, value in points:
+                values.setdefault(time_ns, {})[str(key)] = value
+    for time_ns, number in sorted(numbers.items()):
+        if number > 0 and time_ns in values:
+            yield StepScalars(number, values[time_ns])
+
+
+def find_keys(series: Iterable[Series]) -> list[str]:
+    """Return verl's keys of the scalars that a run has. A dot in a key is shown as a slash; both are accepted."""
+    listed = list(series)
+    logged = {time_ns for one in listed if one.name == TRAINING_STEP for time_ns in one.times_ns}
+    scalars = [one for one in listed if one.name not in METRICS and logged.intersection(one.times_ns)]
+    keys = [
+        _validation_key(one) if one.labels else one.name.removeprefix(SCALAR_PREFIX).replace(".", "/")
+        for one in [*scalars, *(one for one in listed if one.name == VALIDATION_SCORE)]
+    ]
+    return sorted({key for key in keys if key})
+
+
+def _validation_key(scalar: Series) -> str | None:
+    """Return verl's key of a validation score; None for another series."""
+    labels = dict(scalar.labels)
+    parts = [labels.get(label, "") for label in (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE)]
+    return CORE_VALIDATION + "/".join(parts) if scalar.name == VALIDATION_SCORE and all(parts) else None
+
+
+class LoggedStep(NamedTuple):
+    """What verl logged of a step, in one line or several."""
+
+    number: int
+    attempt: int
+    """From 1; more where the number of the step went back, as after a resume."""
+    values: dict[str, float]
+    """By verl's key."""
+
+
+ABOUT_STEP: Final = (*TRAINING["step_seconds"], *REWARDS)
+"""Keys of the line that a trainer logs of a step: where a step has one of them twice, it was trained twice."""
+
+
+class StepJoiner:
+    """Puts the lines that verl logs together to steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[LoggedStep] = []
+        self._attempt = 1
+        self._current: dict[int, LoggedStep] = {}
+        """The steps of the attempt, by their numbers."""
+        self._last = -1
+        """The last step that was trained in the attempt."""
+
+    def add(self, number: int, values: Mapping[str, float]) -> None:
+        """Add what one ``Tracking.log`` has of a step."""
+        trained = [key for key in ABOUT_STEP if key in values]
+        known = self._current.get(number)
+        if trained and (number < self._last or (known is not None and any(key in known.values for key in trained))):
+            self._attempt, self._current, known = self._attempt + 1, {}, None
+        if trained:
+            self._last = number
+        if known is None:
+            known = self._current[number] = LoggedStep(number, self._attempt, {})
+            self.steps.append(known)
+        known.values.update(values)
+
+    def find_repeated(self) -> set[int]:
+        """Return the places of the steps that a later attempt has trained again."""
+        return find_repeated([(step.attempt, step.number) for step in self.steps])

@@ -77,10 +77,10 @@ def find_comparable(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
         steps: All steps of a run, in the order of time.
         step: One of them.
     """
-    starting = {other.trace_id for other in find_start_up(steps)}
-    others = [other for other in steps if other is not step and not other.failed and other.trace_id not in starting]
-    firsts = {steps[place].trace_id for place in find_firsts(steps)}
-    return tuple(other for other in others if other.trace_id not in firsts) or tuple(others)
+    starting = set(map(id, find_start_up(steps)))
+    others = [other for other in steps if other is not step and not other.failed and id(other) not in starting]
+    firsts = {id(steps[place]) for place in find_firsts(steps)}
+    return tuple(other for other in others if id(other) not in firsts) or tuple(others)
 
 
 def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -91,9 +91,9 @@ def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
     Args:
         steps: All steps of a run, in the order of time.
     """
-    starting = {step.trace_id for step in find_start_up(steps)}
-    starting |= {steps[place].trace_id for place in find_firsts(steps)}
-    usual = [step for step in steps if not step.failed and step.trace_id not in starting]
+    starting = set(map(id, find_start_up(steps)))
+    starting |= {id(steps[place]) for place in find_firsts(steps)}
+    usual = [step for step in steps if not step.failed and id(step) not in starting]
     if len(usual) <= FEWEST_OTHERS:
         return ()
     middle = median(step.seconds for step in usual)

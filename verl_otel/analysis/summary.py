@@ -17,7 +17,7 @@ from verl_otel._internal import rotated_files
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.gpu import devices as gpu_devices
-from verl_otel.analysis.io import completeness, run_files
+from verl_otel.analysis.io import completeness, run_files, run_status
 from verl_otel.analysis.io.run_files import Extent, Slice, Writers
 from verl_otel.analysis.model import Event, Explanation, Process, Series
 from verl_otel.analysis.slice_summary import Context, SliceSummary
@@ -31,14 +31,6 @@ PARALLEL_BYTES: Final = 64 << 20
 """Size below which one process reads a run: it takes a second, less than starting others."""
 RUNNING_SECONDS: Final = 15.0
 """A run whose files were written less than this long ago is still running."""
-NO_END: Final = "no end seen"
-"""State of a run whose end was not recorded and that is too old to be running."""
-STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed", 5.0: "stopped by guard", 6.0: "interrupted"}
-"""States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
-CRASHED: Final = "crashed"
-"""State of a run whose trainer recorded no end, that was ended by its driver, and of which a process died."""
-ENDED: Final = frozenset({"ended", CRASHED, *STATES.values()} - {NO_END})
-"""States of a run that has ended."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
 """Samples from which the clock offsets of a long run on several hosts are estimated: 16 times 8 MiB."""
@@ -279,28 +271,10 @@ def _processes(aggregator: Aggregator) -> tuple[Process, ...]:
 def _state(
     series: Iterable[Series], manifest: Mapping[str, Any], processes: Iterable[Process], run_events: Iterable[Event]
 ) -> str:
-    """Return the state of the run: from its last state metric, its manifest and events, or the age of its files."""
+    """Return the state of the run. Its files that were written lately are the sign of life: they may have been copied from another machine."""
     last = max(
         ((scalar.times_ns[-1], scalar.values[-1]) for scalar in series if scalar.name == RUN_STATE), default=None
     )
-    state = STATES.get(last[1], NO_END) if last is not None else NO_END
-    if state != NO_END:
-        return state
-    attempts = run_files.list_attempts(manifest)
-    if attempts and "ended" in attempts[-1]:
-        return name_end(attempts[-1], run_events)
+    recorded = None if last is None else last[1]
     age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
-    return "running" if age < RUNNING_SECONDS else state
-
-
-def name_end(attempt: Mapping[str, Any], run_events: Iterable[Event]) -> str:
-    """Return the state of a run whose driver has ended and whose trainer recorded no end: ``crashed`` or ``ended``.
-
-    Args:
-        attempt: The last attempt of the manifest.
-        run_events: The events of the run.
-    """
-    started = attempt.get("started")
-    begin_ns = started * 1e9 if isinstance(started, (int, float)) else 0.0
-    has_crash = any(event.kind == "crash" and event.time_ns >= begin_ns for event in run_events)
-    return CRASHED if has_crash else "ended"
+    return run_status.find_state(manifest, recorded, run_events, lambda: age < RUNNING_SECONDS)

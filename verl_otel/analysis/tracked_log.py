@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the log of verl's own ``file`` logger, of a run that verl-otel did not record: steps, phases, slow steps, and phases that changed.
+"""Reads the log of verl's own ``file`` or ``console`` logger, of a run that verl-otel did not record: steps, phases, slow steps, and phases that changed.
 
-Such a log has one line of numbers a step (``{"step": 1, "data": {...}}``), without time stamps. NaN and infinity are null there.
+Such a log has one line of numbers a step (``{"step": 1, "data": {...}}``, or ``step:1 - key:value``), without time stamps. NaN and infinity are null in
+the first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Completeness, Counts, Explanation, Phase, Step, Verdict
-from verl_otel.analysis.step_lengths import find_repeated, find_start_up
+from verl_otel.analysis.scalars import ABOUT_STEP, LoggedStep, StepJoiner
+from verl_otel.analysis.step_lengths import find_start_up
 from verl_otel.analysis.verdicts.baselines import (
     DETAIL_SHARE,
     LOOK_AHEAD,
@@ -32,10 +34,9 @@ from verl_otel.analysis.verdicts.baselines import (
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases
 from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT
 from verl_otel.semconv import logs
-from verl_otel.semconv.scalar_keys import REWARDS, TRAINING
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION, TRAINING
 
 TIMER: Final = "timing_s/"
-VALIDATION: Final = "val-core/"
 NO_PHASE: Final = "no phase"
 """Name of the time of a step outside of all its timers."""
 WHOLE_STEP: Final = "step"
@@ -50,8 +51,6 @@ _LONGEST: Final = 1e9
 _NEAR: Final = 5
 """Values on each side of a change by which it counts as sudden or not."""
 _STEP_SECONDS: Final = TRAINING["step_seconds"]
-_ABOUT_STEP: Final = (*_STEP_SECONDS, *REWARDS)
-"""Keys of the line that a trainer logs of a step: where a step has one of them twice, it was trained twice."""
 _OUTSIDE: Final = ("testing", "save_checkpoint", "start_profile", "stop_profile")
 """Phases that some trainers time inside of the step, and others after it."""
 _CAUSES: Final = {
@@ -74,17 +73,7 @@ _TOKENS: Final = {_GENERATION: "response_length/mean"}
 (_ALL_TOKENS,) = TRAINING["tokens"]
 
 
-_ALWAYS: Final = frozenset((*_ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
-
-
-class LoggedStep(NamedTuple):
-    """What verl logged of a step, in one line or several."""
-
-    number: int
-    attempt: int
-    """From 1; more where the number of the step went back, as after a resume."""
-    values: dict[str, float]
-    """By verl's key; NaN where the log has null. Only keys that were asked for."""
+_ALWAYS: Final = frozenset((*ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
 
 
 class PhaseSum(NamedTuple):
@@ -155,19 +144,21 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
         paths: Its files in the order of time: several where each attempt of the run has its own.
         is_asked: Whether the value of a key of verl is kept, besides timers and validation scores.
     """
-    damaged = 0
-    reader = _Reader(is_asked)
-    for record in run_log.read_lines(paths):
-        if record is not None and run_log.is_tracked(record):
-            reader.add(record)
-        else:
+    damaged, joiner = 0, StepJoiner()
+    is_kept = functools.cache(
+        lambda key: key in _ALWAYS or is_asked(key) or key.startswith(CORE_VALIDATION) or bool(find_phase(key))
+    )
+    for record in run_log.read_tracked(paths):
+        if record is None:
             damaged += 1
-    logged = reader.steps
-    again = find_repeated([(step.attempt, step.number) for step in logged])
+        elif (number := _to_step(record.get(logs.STEP), record.get("training/global_step"))) is not None:
+            # Each line has texts of its own for its keys.
+            joiner.add(number, {sys.intern(key): _to_value(value) for key, value in record.items() if is_kept(key)})
+    logged, again = joiner.steps, joiner.find_repeated()
     lengths = [_find_lengths(step.values) for step in logged]
     outside = _find_outside(lengths)
     timed = [
-        _make_step(logged[place], place, *lengths[place], outside, repeated=place in again)
+        _Timed(place, logged[place], _make_step(logged[place], *lengths[place], outside, repeated=place in again))
         for place in range(len(logged))
         if lengths[place][0] > 0
     ]
@@ -181,48 +172,11 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
     return TrackedLog(
         kept,
         run,
-        _sum_phases(_leave_out_start_up(timed) or timed, outside),
-        _describe_shifts(shifts, logged),
+        _sum_phases([one.step for one in _leave_out_start_up(timed) or timed], outside),
+        _list_changes(shifts),
         outside,
         damaged,
     )
-
-
-class _Reader:
-    """Puts the lines of a log together to steps.
-
-    Args:
-        is_asked: See `read`.
-    """
-
-    def __init__(self, is_asked: Callable[[str], bool]) -> None:
-        self.steps: list[LoggedStep] = []
-        self._is_kept = functools.cache(
-            lambda key: key in _ALWAYS or is_asked(key) or key.startswith(VALIDATION) or bool(find_phase(key))
-        )
-        self._attempt = 1
-        self._current: dict[int, LoggedStep] = {}
-        """The steps of the attempt, by their numbers."""
-        self._last = -1
-        """The last step that was trained in the attempt."""
-
-    def add(self, record: run_log.Record) -> None:
-        """Add a line."""
-        number = _to_step(record.get(logs.STEP), record.get("training/global_step"))
-        if number is None:
-            return
-        # Each line has texts of its own for its keys.
-        values = {sys.intern(key): _to_value(value) for key, value in record.items() if self._is_kept(key)}
-        trained = [key for key in _ABOUT_STEP if key in values]
-        known = self._current.get(number)
-        if trained and (number < self._last or (known is not None and any(key in known.values for key in trained))):
-            self._attempt, self._current, known = self._attempt + 1, {}, None
-        if trained:
-            self._last = number
-        if known is None:
-            known = self._current[number] = LoggedStep(number, self._attempt, {})
-            self.steps.append(known)
-        known.values.update(values)
 
 
 def _to_step(*candidates: object) -> int | None:
@@ -271,8 +225,17 @@ def _find_outside(lengths: Iterable[tuple[float, Mapping[str, float]]]) -> froze
     return frozenset(found)
 
 
+class _Timed(NamedTuple):
+    """A step that has a length, and what was logged of it."""
+
+    place: int
+    """In the log."""
+    logged: LoggedStep
+    step: Step
+
+
 def _make_step(
-    step: LoggedStep, place: int, length: float, phases: Mapping[str, float], outside: frozenset[str], *, repeated: bool
+    step: LoggedStep, length: float, phases: Mapping[str, float], outside: frozenset[str], *, repeated: bool
 ) -> Step:
     """Return a step without its verdicts."""
     nanoseconds = round(length * 1e9)
@@ -280,38 +243,38 @@ def _make_step(
     no_phase = max(0.0, length - sum(phases.values()) + after)
     parts = tuple(Phase(name, seconds, seconds / length) for name, seconds in phases.items())
     return Step(
-        step.number, place + 1, 0, nanoseconds, False, parts, no_phase, (), 0, 0, 0,
+        step.number, 0, 0, nanoseconds, False, parts, no_phase, (), 0, 0, 0,
         next_ns=nanoseconds + round(after * 1e9), attempt=step.attempt, repeated=repeated,
     )  # fmt: skip
 
 
 def _judge(
-    steps: Sequence[Step], logged: Sequence[LoggedStep], outside: frozenset[str], shifts: Iterable[_Shift]
+    steps: Sequence[_Timed], logged: Sequence[LoggedStep], outside: frozenset[str], shifts: Iterable[_Shift]
 ) -> tuple[Step, ...]:
     """Return the steps with their verdicts; each is compared with those before and after it that are on the same level."""
-    baselines, waiting, judged = Baselines(), deque[tuple[Step, list[PhaseTime]]](), []
-    begins = {(shift.name, shift.after[0].trace_id) for shift in shifts if shift.sudden}
+    baselines, waiting, judged = Baselines(), deque[tuple[_Timed, list[PhaseTime]]](), []
+    begins = {(shift.name, shift.after[0].place) for shift in shifts if shift.sudden}
     levels: Counter[str] = Counter()
-    starting = {step.trace_id for step in find_start_up(steps)}
-    for step in (*steps, *[None] * LOOK_AHEAD):
-        if step is not None:
-            lengths = {} if step.trace_id in starting else list_lengths(step)
-            levels.update(name for name in lengths if (name, step.trace_id) in begins)
+    usual = {one.place for one in _leave_out_start_up(steps)}
+    for one in (*steps, *[None] * LOOK_AHEAD):
+        if one is not None:
+            lengths = list_lengths(one.step) if one.place in usual else {}
+            levels.update(name for name in lengths if (name, one.place) in begins)
             times = [
                 PhaseTime("" if name == NO_PHASE else name, "", str(levels[name]), seconds)
                 for name, seconds in lengths.items()
             ]
             for time in times:
-                baselines.take(time.key, step.trace_id, Baseline(time.seconds, 0.0, 1))
-            waiting.append((step, times))
-        if waiting and (step is None or len(waiting) > LOOK_AHEAD):
+                baselines.take(time.key, one.place, Baseline(time.seconds, 0.0, 1))
+            waiting.append((one, times))
+        if waiting and (one is None or len(waiting) > LOOK_AHEAD):
             own, times = waiting.popleft()
-            floor = max(PHASE_SECONDS, STEP_SHARE * own.seconds)
+            floor = max(PHASE_SECONDS, STEP_SHARE * own.step.seconds)
             verdicts: list[Verdict] = []
             if any(time.seconds >= floor for time in times):
-                found = judge_phases(times, own, baselines, floor, {})
-                verdicts = [_name_cause(verdict, own, logged, outside) for verdict in found]
-            judged.append(own._replace(verdicts=tuple(sorted(verdicts, key=lambda verdict: -verdict.saved))))
+                found = judge_phases(times, own.step, own.place, baselines, floor, {})
+                verdicts = [_name_cause(verdict, own.place, logged, outside) for verdict in found]
+            judged.append(own.step._replace(verdicts=tuple(sorted(verdicts, key=lambda verdict: -verdict.saved))))
     return tuple(judged)
 
 
@@ -320,20 +283,19 @@ def list_lengths(step: Step) -> dict[str, float]:
     return {**{phase.key: phase.seconds for phase in step.phases}, NO_PHASE: step.no_phase}
 
 
-def _name_cause(verdict: Verdict, step: Step, logged: Sequence[LoggedStep], outside: frozenset[str]) -> Verdict:
+def _name_cause(verdict: Verdict, place: int, logged: Sequence[LoggedStep], outside: frozenset[str]) -> Verdict:
     """Return a verdict on a phase with the kind of its work, as far as a log shows it."""
     if verdict.subject == WHOLE_STEP:  # the time outside of all phases
         return verdict
     cause = _CAUSES.get(verdict.subject, "phase")
     if verdict.subject == _GENERATION:
-        cause = _find_slowest(verdict, step, logged) or cause
+        cause = _find_slowest(verdict, place, logged) or cause
     kind = "between" if verdict.subject in outside else verdict.kind
     return verdict._replace(kind=kind, cause=cause, cause_name="" if cause in _SLOWEST.values() else verdict.subject)
 
 
-def _find_slowest(verdict: Verdict, step: Step, logged: Sequence[LoggedStep]) -> str:
+def _find_slowest(verdict: Verdict, place: int, logged: Sequence[LoggedStep]) -> str:
     """Return what the slowest trajectory of a step spent most of the excess on; empty if the log does not say."""
-    place = step.trace_id - 1
     near = [*logged[max(0, place - LOOK_AHEAD) : place], *logged[place + 1 : place + 1 + LOOK_AHEAD]]
     beyond = {}
     for key, kind in _SLOWEST.items():
@@ -344,9 +306,9 @@ def _find_slowest(verdict: Verdict, step: Step, logged: Sequence[LoggedStep]) ->
     return kind if kind and beyond[kind] >= DETAIL_SHARE * verdict.seconds else ""
 
 
-def _leave_out_start_up(steps: Sequence[Step]) -> list[Step]:
-    starting = {step.trace_id for step in find_start_up(steps)}
-    return [step for step in steps if step.trace_id not in starting]
+def _leave_out_start_up(steps: Sequence[_Timed]) -> list[_Timed]:
+    starting = set(map(id, find_start_up([one.step for one in steps])))
+    return [one for one in steps if id(one.step) not in starting]
 
 
 def _sum_phases(steps: Sequence[Step], outside: frozenset[str]) -> tuple[PhaseSum, ...]:
@@ -370,41 +332,41 @@ class _Shift(NamedTuple):
     """A phase that became longer or shorter: the steps that are compared, and whether it was sudden."""
 
     name: str
-    before: Sequence[Step]
-    after: Sequence[Step]
+    before: Sequence[_Timed]
+    after: Sequence[_Timed]
     lengths: tuple[float, float]
     """Medians in seconds."""
     sudden: bool
 
 
-def _find_shifts(steps: Sequence[Step]) -> list[_Shift]:
+def _find_shifts(steps: Sequence[_Timed]) -> list[_Shift]:
     """Return where phases, and the step itself, became longer or shorter; start-up does not count."""
     usual = _leave_out_start_up(steps)
     if not usual:
         return []
-    floor = max(PHASE_SECONDS, STEP_SHARE * median([step.seconds for step in usual]))
-    lengths: dict[str, list[tuple[Step, float]]] = {}
-    for step in usual:
-        for name, seconds in {WHOLE_STEP: step.seconds, **list_lengths(step)}.items():
-            lengths.setdefault(name, []).append((step, seconds))
+    floor = max(PHASE_SECONDS, STEP_SHARE * median([one.step.seconds for one in usual]))
+    lengths: dict[str, list[tuple[_Timed, float]]] = {}
+    for one in usual:
+        for name, seconds in {WHOLE_STEP: one.step.seconds, **list_lengths(one.step)}.items():
+            lengths.setdefault(name, []).append((one, seconds))
     shifts = []
     for name, pairs in lengths.items():
         for first, last, sudden in _compare([seconds for _, seconds in pairs], floor):
             before, after = pairs[first], pairs[last]
             medians = median(seconds for _, seconds in before), median(seconds for _, seconds in after)
-            shifts.append(_Shift(name, [step for step, _ in before], [step for step, _ in after], medians, sudden))
+            shifts.append(_Shift(name, [one for one, _ in before], [one for one, _ in after], medians, sudden))
     return shifts
 
 
-def _describe_shifts(shifts: Iterable[_Shift], logged: Sequence[LoggedStep]) -> tuple[Change, ...]:
+def _list_changes(shifts: Iterable[_Shift]) -> tuple[Change, ...]:
     changes = [
         Change(
             shift.name,
-            (shift.after if shift.sudden else shift.before)[0].number or 0,
-            shift.after[-1].number or 0,
+            (shift.after if shift.sudden else shift.before)[0].logged.number,
+            shift.after[-1].logged.number,
             *shift.lengths,
             shift.sudden,
-            _compare_tokens(shift, logged),
+            _compare_tokens(shift),
         )
         for shift in shifts
     ]
@@ -470,11 +432,11 @@ def _is_sudden(before: Sequence[float], after: Sequence[float]) -> bool:
     return abs(step) >= DETAIL_SHARE * abs(median(after) - median(before))
 
 
-def _compare_tokens(shift: _Shift, logged: Sequence[LoggedStep]) -> Tokens | None:
+def _compare_tokens(shift: _Shift) -> Tokens | None:
     key = _TOKENS.get(shift.name, _ALL_TOKENS)
     medians = []
     for steps in (shift.before, shift.after):
-        values = [logged[step.trace_id - 1].values.get(key, math.nan) for step in steps]
+        values = [one.logged.values.get(key, math.nan) for one in steps]
         known = [value for value in values if math.isfinite(value)]
         if not known:
             return None

@@ -36,6 +36,7 @@ COMMANDS: Final = {  # each with the module that implements it
     "collector": "verl_otel.cli.collector",
     "boards": "verl_otel.cli.boards",
     "runbook": "verl_otel.cli.runbook",
+    "schema": "verl_otel.cli.schema",
     "skill": "verl_otel.cli.skill",
 }
 _START: Final = """start here:

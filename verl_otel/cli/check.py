@@ -38,7 +38,9 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
 from verl_otel.cli.check_stack import Finding, check_stack
-from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, make_plain, print_json
+from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.tools import Check
+from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, print_json
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.config import SETTINGS, Config, is_service_link
 from verl_otel.errors import ConfigError
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run every check and return 1 if one failed."""
     findings = run_all(cluster=arguments.cluster, stack=arguments.stack)
     if arguments.json:
-        print_json({"checks": make_plain(findings), "next": [_find_next(findings)]})
+        print_json(fill(Check, None, checks=findings, next=[_find_next(findings)]))
     else:
         for finding in findings:
             print(_line(finding))

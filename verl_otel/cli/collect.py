@@ -26,6 +26,7 @@ from typing import Any, Final
 from verl_otel import config
 from verl_otel._internal import safe_files
 from verl_otel._internal.printable import show
+from verl_otel.analysis.io.run_files import merge_status
 from verl_otel.cli.formatting import show_bytes
 from verl_otel.config import parse_name
 from verl_otel.errors import VerlOtelError
@@ -194,6 +195,7 @@ class Gathering:
             merged |= record
         attempts = [listed for record in self._records if isinstance(listed := record.get("attempts"), list)]
         merged |= {"run_id": self._run_id, "attempts": max(attempts, key=len, default=[])}
+        merged |= merge_status(self._records)
         safe_files.write_atomically(self._out / MANIFEST, json.dumps(merged, indent=1) + "\n")
 
     def _show(self, node: Node, done: int, total: int) -> None:

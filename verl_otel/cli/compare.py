@@ -23,17 +23,18 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.significance import Sample
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, print_json
+from verl_otel.cli.documents import compare as document
+from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.headlines import verdict_line
-from verl_otel.cli.json_schemas import COMPARE
-from verl_otel.cli.wording import KINDS, describe_verdict, doing, figure
+from verl_otel.cli.wording import doing, figure
+from verl_otel.semconv.kinds import WORK
 
 NOT_JUDGED: Final = 3
 """Exit code: a condition could not be judged."""
@@ -91,11 +92,12 @@ def run(arguments: argparse.Namespace) -> int:
                 return 2
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
-        print_json(to_json(compared, results, run_selection.name_run(a), run_selection.name_run(b)))
+        named = [(condition.text, result) for condition, result in results]
+        print_json(document.make(compared, named, run_selection.name_run(a), run_selection.name_run(b)))
     else:
         print(render(compared, results, markdown=arguments.md))
         if not arguments.md:
-            print(f"\nNext: {find_next(compared, run_selection.name_run(a), run_selection.name_run(b))[0]}")
+            print(f"\nNext: {document.find_next(compared, run_selection.name_run(a), run_selection.name_run(b))[0]}")
     for condition, result in results:
         if not result.judged:
             text = f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}"
@@ -192,21 +194,6 @@ def parse_condition(text: str) -> Condition:
 
 EXPLAINED_SHARE: Final = 0.1
 """Contributions below this share of a difference are summed."""
-_LATENCY: Final = {
-    "tool": "tool latency",
-    "server": "LLM servers",
-    "llm": "LLM calls outside their servers",
-    "queue": "the engines' queues",
-    "prefill": "prefill",
-    "decode": "decoding",
-    "worker": "the workers' methods",
-    "call": "transport to the workers and back",
-    "phase": "the trainer's own code",
-    "step": "the trainer between phases",
-    "trajectory": "the agent loop's own code and waiting time",
-    "start": "waiting for room in the agent loop",
-    "poll": "rollouts that had ended unnoticed",
-}
 
 
 def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], *, markdown: bool = False) -> str:
@@ -272,19 +259,6 @@ def _describe_held(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
         yield f"{'- ' if markdown else '  '}{name}: {count}{worst}"
 
 
-def find_next(comparison: Comparison, a: str, b: str) -> list[str]:
-    """Return the commands that explain the runs: first B, or A if more was lost there.
-
-    Args:
-        comparison: The comparison.
-        a: What a command takes to read A.
-        b: The same for B.
-    """
-    lost_a, lost_b = (held.seconds for held in comparison.held)
-    names = [a, b] if lost_a > lost_b else [b, a]
-    return [f"verl-otel explain {name}" for name in names]
-
-
 def _after(skipped: int) -> str:
     return f" after the first {'step' if skipped == 1 else f'{skipped} steps'}" if skipped else ""
 
@@ -300,13 +274,18 @@ def _explain(comparison: Comparison, more: float, before: float) -> Iterator[str
         if abs(contribution.seconds) >= EXPLAINED_SHARE * abs(more)
     ]
     for contribution in large:
-        yield f"  {_points(contribution.seconds / before)} {_LATENCY.get(contribution.kind, KINDS.get(contribution.kind, contribution.kind))}{_names(contribution)}"
+        yield f"  {_points(contribution.seconds / before)} {_name_latency(contribution.kind)}{_names(contribution)}"
     rest = more - sum(contribution.seconds for contribution in large)
     yield f"  {_points(rest / before)} everything else on the critical path"
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+6.1f} percentage points:"
+
+
+def _name_latency(kind: str) -> str:
+    work = WORK.get(kind)
+    return kind if work is None else work.latency or work.words
 
 
 def _names(contribution: Contribution) -> str:
@@ -439,46 +418,3 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
         ]
         return "\n".join([lines[0], "|---|---:|---:|---:|---|", *lines[1:]])
     return "\n".join(f"  {line}" for line in align(cells, right=(1, 2, 3)))
-
-
-# -- JSON. The keys are stable --
-
-
-def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]], a: str, b: str) -> Any:
-    """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero.
-
-    Args:
-        comparison: The comparison.
-        results: The conditions and what they gave.
-        a: What a command takes to read A.
-        b: The same for B.
-    """
-    keys = COMPARE["properties"]
-    of_run = keys["held"]["properties"]["a"]
-    return make_plain(
-        fill_schema(
-            COMPARE,
-            comparison,
-            steps=dict(zip("ab", comparison.counts, strict=True)),
-            rows=[
-                fill_schema(keys["rows"], row, a=row.difference.a, b=row.difference.b, change=row.difference.change)
-                for row in comparison.rows
-            ],
-            explanation=[
-                {
-                    **part._asdict(),
-                    "names": [{"name": name, "a": before, "b": after} for name, before, after in part.names],
-                }
-                for part in comparison.contributions
-            ],
-            resources=dict(zip("ab", comparison.resources, strict=True)),
-            conditions=[
-                fill_schema(keys["conditions"], result, condition=condition.text) for condition, result in results
-            ],
-            held={
-                name: fill_schema(of_run, held, verdict=None if held.worst is None else describe_verdict(held.worst))
-                for name, held in zip("ab", comparison.held, strict=True)
-            },
-            next=find_next(comparison, a, b),
-        )
-    )

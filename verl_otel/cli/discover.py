@@ -42,6 +42,8 @@ from urllib.parse import parse_qs
 from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders
+from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.tools import Discover
 from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals, wait_for_end
@@ -91,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     answers = probe_all(find(), arguments.timeout)
     if arguments.json:
         rows = [{**answer.entry, "state": answer.state, "detail": answer.text} for answer in answers]
-        print_json({"targets": rows, "next": [_find_next(answers)]})
+        print_json(fill(Discover, None, targets=rows, next=[_find_next(answers)]))
     else:
         print("\n".join(_lines(answers)) or _describe_none(folder, arguments.run, local=arguments.local))
     return int(not answers or any(answer.state not in _ANSWERS for answer in answers))

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain why steps were slow: verdict, critical path, GPU time.
+"""Explain why steps were slow, and how the run learned: verdict, critical path, GPU time, reward.
 
 RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
 run have folders of their own. Runs that are active or were killed can be read, too.
 
-RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel: it has the time of phases, slow steps
-and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded. Several files are one run in parts.
+RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or what its console logger printed: it
+has the time of phases, slow steps and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded.
+Several files are one run in parts.
 
 Examples:
   verl-otel explain
@@ -14,6 +15,7 @@ Examples:
   verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel explain node-1/RUN node-2/RUN
   verl-otel explain my_project/my_experiment.jsonl
+  verl-otel explain console.log
   verl-otel explain --events RUN
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
@@ -27,34 +29,34 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import step_lengths
+from verl_otel.analysis import findings, learning, step_lengths
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import DeviceTime, Event, Explanation, Part, Segment, Step, Verdict
+from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
 from verl_otel.analysis.traces import span_names
-from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
-from verl_otel.analysis.verdicts.judge import sum_savings
-from verl_otel.cli import incidents, options, run_selection
+from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
+from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
+from verl_otel.cli import advice, incidents, options, run_selection
+from verl_otel.cli import learning as learning_words
 from verl_otel.cli import wording as words
+from verl_otel.cli.documents import explain as document
 from verl_otel.cli.formatting import (
     DOCUMENTS,
     dead,
     end_of,
     failed,
-    fill_schema,
     headline,
-    make_plain,
     number,
     orphans,
     print_json,
     wrap,
 )
-from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
+from verl_otel.semconv import kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,9 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"verl-otel: step {arguments.step} is not in the run: {_known(explanation)}", file=sys.stderr)
             return 2
     else:
-        chosen = choose(explanation, arguments.steps)
+        chosen = findings.choose_steps(explanation, arguments.steps)
     if arguments.json:
-        print_json(to_json(explanation, chosen, whole=arguments.step is not None))
+        print_json(document.make(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
         print(render_brief(explanation, chosen))
     else:
@@ -133,8 +135,6 @@ PATH_LINES: Final = 8
 """Number of parts of a critical path that are shown by default."""
 EVENT_LINES: Final = 5
 VERDICT_LINES: Final = 3
-LISTED_STEPS: Final = 5
-"""Maximum number of unexplained steps that are listed; the others are counted."""
 LEVER_LINES: Final = 3
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
@@ -142,13 +142,13 @@ NOTED_UNCERTAINTY: Final = 0.01
 
 def render(run: Explanation, *, steps: int = 3) -> str:
     """Return why the slowest steps of a run were slow, and how GPU time and tokens were spent."""
-    chosen = choose(run, steps)
+    chosen = findings.choose_steps(run, steps)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
-    parts.append("\n".join(_advice(run, chosen)))
+    parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
-    parts.append(f"Next: {find_next(run, chosen)[0]}")
+    parts.append(f"Next: {document.find_next(run, chosen)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -157,53 +157,19 @@ def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
     parts = [_head(run), "\n".join(_events(run))]
     parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
-    parts.append(f"Next: {find_next(run, chosen, whole=True)[0]}")
+    parts.append(f"Next: {document.find_next(run, chosen, whole=True)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
 def render_events(run: Explanation) -> str:
     """Return all stalls and crashes of a run with everything that was recorded of them."""
     lines = list(_describe_events(run, run.events, whole=True))
-    following = next(command for command in find_next(run, choose(run, 1)) if command != _events_command(run))
+    following = next(
+        command
+        for command in document.find_next(run, findings.choose_steps(run, 1))
+        if command != advice.events_command(run)
+    )
     return "\n".join([_head(run), "", *(lines or ["No stall and no crash was reported."]), "", f"Next: {following}"])
-
-
-def find_next(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> list[str]:
-    """Return the commands that show more, the first one first; at least one.
-
-    Args:
-        run: The explained run.
-        steps: The steps that are shown.
-        whole: They are shown with all detail.
-    """
-    name = run_selection.name_run(run)
-    numbers = [step.number for step in steps if step.number is not None]
-    if whole and numbers and not name.startswith("--otlp"):
-        return [f"verl-otel export perfetto {name} --steps {numbers[0]}", f"verl-otel explain {name}"]
-    commands = [_events_command(run)] if incidents.find_incidents(run) else []
-    if whole:
-        return [*commands, f"verl-otel explain {name}"]
-    unexplained = _choose_unexplained(run, steps)
-    slow = [step for step in steps if step.verdicts or any(step is other for other in unexplained)]
-    commands += [f"verl-otel explain {name} --step {step.number}" for step in slow if step.number is not None]
-    commands += [f"verl-otel levers {name}"] if run.recent_steps else []
-    return [*commands, f"verl-otel report {name}"]
-
-
-def choose(run: Explanation, count: int) -> list[Step]:
-    """Return the steps to explain: those with the largest savings, then slow ones without a verdict; without either, the slowest step."""
-    held = sorted((step for step in run.steps if step.verdicts), key=lambda step: -sum_savings(step))
-    slow = [*held, *step_lengths.find_unexplained(run.steps)]
-    if slow or not run.steps or count < 1:
-        return slow[:count]
-    first = step_lengths.find_firsts(run.steps)
-    starting = {step.trace_id for step in step_lengths.find_start_up(run.steps)}
-    usual = [
-        step
-        for place, step in enumerate(run.steps)
-        if place not in first and not step.failed and step.trace_id not in starting
-    ] or run.steps
-    return [max(usual, key=lambda step: step.seconds)]
 
 
 def _head(run: Explanation) -> str:
@@ -235,12 +201,12 @@ def _describe_events(run: Explanation, events: Iterable[Event], *, whole: bool =
 def _verdict_count(run: Explanation) -> str:
     if not run.steps:
         return "No step has ended yet, so there is none to explain."
-    return "\n".join(filter(None, [_count_slow(run), describe_start_up(run)]))
+    return "\n".join(filter(None, [_count_slow(run), words.describe_first(run.steps)]))
 
 
 def _count_slow(run: Explanation) -> str:
     held = [step for step in run.steps if step.verdicts]
-    unexplained = describe_unexplained(run)
+    unexplained = words.describe_unexplained(run.steps)
     steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
     if not slow:
         return words.describe_no_delay(run.steps)
@@ -255,37 +221,20 @@ def _count_slow(run: Explanation) -> str:
     return f"{slow:,} of {steps} {were} slow, {len(held):,} explained: {took} ({share}). Not explained: {unexplained}."
 
 
-def describe_unexplained(run: Explanation) -> str:
-    """Return the slow steps without a verdict, the longest first; empty if there are none."""
-    slow = step_lengths.find_unexplained(run.steps)
-    texts = [f"step {number(step)} ({seconds(step.seconds)})" for step in slow[:LISTED_STEPS]]
-    more = [f"{len(slow) - LISTED_STEPS:,} more"] if len(slow) > LISTED_STEPS else []
-    return ", ".join([*texts, *more])
-
-
-def describe_start_up(run: Explanation) -> str:
-    """Return the message about the steps that contain start-up; empty if there are none."""
-    starting = step_lengths.find_start_up(run.steps)
-    if not starting:
-        return ""
-    first, again = starting[0], len(starting) - 1
-    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
-    phase = f" ({show(top.key)} {top.share:.0%})" if top is not None else ""
-    name = f"Step {number(first)}, the first one," if first is run.steps[0] else f"Step {number(first)}"
-    more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""
-    return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
-
-
 # -- one step --
 
 
 def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     yield _title(run, step)
-    shown = step.verdicts if whole else step.verdicts[:VERDICT_LINES]
-    for verdict in shown:
-        yield from wrap(words.describe_verdict(verdict), WIDTH, first="  ", rest="    ")
-    if len(shown) < len(step.verdicts):
-        yield f"  And {len(step.verdicts) - len(shown)} more: --step {number(step)} shows them."
+    found = findings.find_of_step(step)
+    shown = found if whole else found[:VERDICT_LINES]
+    for finding in shown:
+        yield from wrap(words.describe_cause(finding.cause), WIDTH, first="  ", rest="    ")
+    if len(shown) < len(found):
+        yield f"  And {len(found) - len(shown)} more: --step {number(step)} shows them."
+    shared = sum_shared(step)
+    if shared >= words.SMALLEST_ROW * step.seconds:
+        yield f"  {seconds(shared)} of these are the same time: together they are {seconds(sum_savings(step))}."
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
@@ -317,7 +266,7 @@ def _title(run: Explanation, step: Step) -> str:
         return f"{name}, {longer}{usual}."
     if any(other is step for other in step_lengths.find_start_up(run.steps)):
         return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
-    if step.interrupted:
+    if step.interrupted or find_single_wait(step) is not None:
         return f"{name}{usual}."
     is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
     return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
@@ -438,40 +387,36 @@ def _whole_run(run: Explanation) -> Iterator[str]:
         yield from _block("Tokens", lines)
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(words.describe_persistence, late[:VERDICT_LINES]))
-    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS).levers
-    yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
+    found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
+    title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
+    yield from _block(title, list_levers(found.levers, LEVER_LINES))
 
 
-def _choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
-    """Return those of some steps that were slow without a verdict."""
-    slow = step_lengths.find_unexplained(run.steps)
-    return [step for step in steps if any(other is step for other in slow)]
+def _learning(run: Explanation) -> Iterator[str]:
+    """Yield how the run learned; the signals only where something was wrong with it, more than single steps with equal scores."""
+    found = learning.judge(run)
+    is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
+    signals = learning_words.choose_signals(found, resources=False) if is_wrong else ()
+    lines = list(learning_words.describe_learning(found, WIDTH - 2, signals))
+    if lines:
+        yield f"Learning (thresholds: profile {show(found.profile.name)})"
+        yield from (f"  {line}" for line in lines)
 
 
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
-    keys = find_keys(steps, _choose_unexplained(run, steps))
-    advice = [*_advise_events(run), *((key, ADVICE[key]) for key in keys)]
-    if advice:
-        yield f"What to do (table in {DOCUMENTS}{PAGE})"
-    for key, text in advice:
+    keys = advice.find_keys(steps, findings.choose_unexplained(run, steps))
+    todo = [*_advise_events(run), *((key, kinds.ADVICE[key]) for key in keys)]
+    if todo:
+        yield f"What to do (table in {DOCUMENTS}{advice.PAGE})"
+    for key, text in todo:
         yield from wrap(f"{key}: {text}", WIDTH, first="  ", rest="    ")
 
 
 def _advise_events(run: Explanation) -> Iterator[tuple[str, str]]:
     """Yield what to do about the stalls and crashes of a run, each kind once."""
     for kind in dict.fromkeys(event.kind for event in incidents.find_incidents(run)):
-        yield kind, advise_event(run, kind)
-
-
-def advise_event(run: Explanation, kind: str) -> str:
-    """Return what to do about a stall or a crash; empty for other kinds of events."""
-    advice = EVENT_ADVICE.get(kind, "")
-    return f"{advice}: {_events_command(run)} shows all of it" if advice else ""
-
-
-def _events_command(run: Explanation) -> str:
-    return f"verl-otel explain {run_selection.name_run(run)} --events"
+        yield kind, advice.advise_event(run, kind)
 
 
 def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
@@ -549,12 +494,13 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
-    yield from (f"do ({kind}): {advice}" for kind, advice in _advise_events(run))
-    for key in find_keys(steps, _choose_unexplained(run, steps)):
-        yield f"do ({key}): {ADVICE[key]}"
+    yield from learning_words.describe_briefly(learning.judge(run))
+    yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
+    for key in advice.find_keys(steps, findings.choose_unexplained(run, steps)):
+        yield f"do ({key}): {kinds.ADVICE[key]}"
     yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
     name = run_selection.name_run(run)
-    yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
+    yield f"more: {'; '.join([*document.find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
 
 
 def _describe_step(step: Step) -> Iterator[str]:
@@ -574,183 +520,3 @@ def _evidence(verdict: Verdict) -> str:
     parts += [f"turn {verdict.turn}"] if verdict.turn is not None else []
     parts += [f"process {verdict.instance}"] if verdict.instance else []
     return ", ".join(parts)
-
-
-# -- JSON. The keys are stable --
-
-
-def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> Any:
-    """Return an explanation of some steps as plain data. Durations in seconds; ids in hexadecimal; null for unknown values."""
-    return make_plain(
-        fill_schema(
-            EXPLAIN,
-            run,
-            counts={
-                **run.counts._asdict(),
-                "steps": len(run.steps),
-                "held": sum(bool(step.verdicts) for step in run.steps),
-                "unexplained": len(step_lengths.find_unexplained(run.steps)),
-            },
-            steps=[_step_json(step) for step in steps],
-            run={
-                "gpu": _devices_json(run.devices),
-                "balance": None if (sides := balance.judge(run.devices)) is None else sides._asdict(),
-                "off_policy": None if (policies := off_policy.judge_run(run)) is None else policies._asdict(),
-                "cost": accounting.sum_costs(run.steps, run.unused),
-                "stragglers": stragglers.find_persistent(run.steps),
-                "start_up": [
-                    {"attempt": start_up.attempt, "seconds": start_up.seconds, "parts": _sums_json(start_up.parts)}
-                    for start_up in run.start_ups
-                ],
-            },
-            events=[
-                {
-                    "kind": event.kind,
-                    "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
-                    "text": event.text,
-                    "stack": incidents.find_frames(run, event),
-                    "detail": event.detail,
-                    "next": advise_event(run, event.kind),
-                }
-                for event in run.events
-            ],
-            unknown=accounting.UNKNOWN,
-            next=find_next(run, steps, whole=whole),
-            clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
-        )
-    )
-
-
-def _step_json(step: Step) -> dict[str, Any]:
-    keys = EXPLAIN["properties"]["steps"]["items"]["properties"]
-    return fill_schema(
-        EXPLAIN["properties"]["steps"],
-        step,
-        trace_id=f"{step.trace_id:032x}",
-        verdicts=[
-            {**verdict._asdict(), "trace_id": _id_json(verdict.trace_id), "next": ADVICE[find_key(verdict)]}
-            for verdict in step.verdicts
-        ],
-        path=[
-            fill_schema(
-                keys["path"],
-                segment,
-                after=(segment.start_ns - step.start_ns) / 1e9,
-                process=segment.instance,
-                trace_id=_id_json(segment.trace_id),
-            )
-            for segment in step.path
-        ],
-        path_summed=_sums_json(step.groups),
-        between_summed=_sums_json(step.between_groups),
-        phases={phase.key: phase.seconds for phase in step.phases},
-        gpu=_devices_json(step.devices),
-        not_observable=step.blind_spots,
-    )
-
-
-def _id_json(trace_id: int) -> str | None:
-    return f"{trace_id:032x}" if trace_id else None
-
-
-def _sums_json(parts: Iterable[tuple[str, str, int]]) -> list[dict[str, Any]]:
-    return [{"kind": kind, "name": name, "seconds": nanoseconds / 1e9} for kind, name, nanoseconds in parts]
-
-
-def _devices_json(devices: Iterable[DeviceTime]) -> dict[str, dict[str, float]]:
-    return {device.device: {cause: length / 1e9 for cause, length in device.nanoseconds.items()} for device in devices}
-
-
-# -- What to do about a verdict: one sentence for each kind of cause, and the page that has the rest --
-
-PAGE: Final = "docs/how-to/act-on-verdicts.md"
-"""The page. Its table has a row for each key of `ADVICE`."""
-EVENT_ADVICE: Final = {
-    "crash": "read the end of its log, and its memory before",
-    "stall": "read where it was, and what that waits for",
-}
-"""What to do about stalls and crashes."""
-ADVICE: Final = {
-    "slow tool": "give the tool a time-out, and run blocking code in a thread (asyncio.to_thread)",
-    "slow reward": "give the reward function a time-out, cache what it looks up, or raise reward.num_workers",
-    "agent loop": "look for a blocking call in the agent loop or its tools, which holds all trajectories of the process; use asyncio.to_thread",
-    "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
-    "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, a debugger",
-    "no free slot": "raise rollout.agent.num_workers, so that more trajectories start at once",
-    "noticed late": "nothing in your code: the trainer polls for the end of the rollouts; longer steps lose a smaller share",
-    "long generation": "limit data.max_response_length and the number of turns, or use an asynchronous trainer",
-    "engine queue": "raise rollout.max_num_seqs or rollout.gpu_memory_utilization, or add replicas",
-    "slow replica": "compare the GPU and the host of this replica with the others, and its load",
-    "late rank": "compare the GPU, CPU load and data of this rank with the others; balance tokens with trainer.balance_batch",
-    "slow worker": "compare the tokens of this step with others, and look at the process that is named",
-    "transport": "look at the size of the batch, and at what the worker that is named did before",
-    "weight sync": "look at the network, and at rollout.checkpoint_engine.update_weights_bucket_megabytes",
-    "checkpoint": "write to faster storage, or less often (trainer.save_freq)",
-    "validation": "validate less often (trainer.test_freq) or on fewer samples (data.val_max_samples)",
-    "logging": "give the tracker that is named a time-out or its offline mode, and log less often or in a thread",
-    "data loading": "raise data.dataloader_num_workers, and look at what the dataset does for one item",
-    "between steps": "look at what your code does after a step (dumps, callbacks), and add spans to it",
-    "slow phase": "add spans to what runs in this phase, so that its parts are visible",
-    "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
-    "unknown": "run verl-otel check: spans of a process are missing",
-}
-"""Sentences by kind of cause."""
-_KEYS: Final = {
-    "tool": "slow tool",
-    "reward": "slow reward",
-    "trajectory": "agent loop",
-    "blocked": "blocked loop",
-    "paused": "paused process",
-    "start": "no free slot",
-    "poll": "noticed late",
-    "llm": "long generation",
-    "server": "long generation",
-    "prefill": "long generation",
-    "decode": "long generation",
-    "queue": "engine queue",
-    "worker": "slow worker",
-    "call": "transport",
-    "weight_sync": "weight sync",
-    "checkpoint": "checkpoint",
-    "validation": "validation",
-    "logging": "logging",
-    "data_loading": "data loading",
-    "between": "between steps",
-    "phase": "slow phase",
-    "step": "slow phase",
-}
-"""Keys of `ADVICE` by kind of segment."""
-_NO_LINK: Final = "no link"
-_OWN_KEYS: Final = {"rank": "late rank", "replica": "slow replica"}
-"""Kinds of verdict whose subject determines what to do, whatever the cause."""
-
-
-def find_key(verdict: Verdict) -> str:
-    """Return the key of a verdict in `ADVICE`."""
-    return _OWN_KEYS.get(verdict.kind) or _KEYS.get(verdict.cause, "unknown")
-
-
-def advise_part(part: Part) -> str:
-    """Return what to do about a trajectory that spent too much time on a part."""
-    return ADVICE[_KEYS.get("trajectory" if part.kind == "wait" else part.kind, "unknown")]
-
-
-def find_keys(steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
-    """Return the keys of what can be done about some steps, each once.
-
-    Args:
-        steps: Steps whose verdicts are shown.
-        unexplained: Slow steps without a verdict: what takes most of their critical path is the place to look at.
-    """
-    keys = [_NO_LINK if _lacks_link(step) else find_key(verdict) for step in steps for verdict in step.verdicts]
-    keys += [
-        _NO_LINK if _lacks_link(step) else _KEYS.get(step.groups[0][0], "unknown")
-        for step in unexplained
-        if step.groups
-    ]
-    return tuple(dict.fromkeys(keys))
-
-
-def _lacks_link(step: Step) -> bool:
-    """Return whether trajectories ran in a step that are linked to none, so that its cause is unknown."""
-    return any(kind == "unknown" and name == UNLINKED for kind, name, _ in step.groups)

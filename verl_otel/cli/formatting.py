@@ -5,15 +5,15 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.cli.documents import Document, to_plain
 from verl_otel.semconv import attributes as attr
 
 DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
@@ -70,31 +70,9 @@ def show_bytes(count: float) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON for scripts."""
-    print(json.dumps(value, indent=1, allow_nan=False))
-
-
-def make_plain(value: Any) -> Any:
-    """Return a copy for JSON: named tuples are objects, and numbers that JSON does not support are null."""
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        value = value._asdict()
-    if isinstance(value, dict):
-        return {str(key): make_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [make_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def fill_schema(schema: Mapping[str, Any], record: object, **others: Any) -> dict[str, Any]:
-    """Return the keys of a schema with the attributes of a record that have their names.
-
-    Args:
-        schema: One of `json_schemas`, of an object or of a list of objects.
-        record: What is described.
-        others: Values of the keys that are named differently there, or not there.
-    """
-    keys = schema.get("items", schema)["properties"]
-    return {key: others[key] if key in others else getattr(record, key) for key in keys}
+    """Print a document, or plain data, as JSON for scripts."""
+    plain = to_plain(value) if isinstance(value, Document) else value
+    print(json.dumps(plain, indent=1, allow_nan=False))
 
 
 def align(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:

@@ -20,34 +20,30 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Series
+from verl_otel.analysis.scalars import StepScalars, find_keys, read_steps
 from verl_otel.cli import options, run_selection
+from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.tools import Guards
 from verl_otel.cli.formatting import SENTENCE, print_json
-from verl_otel.config import SETTINGS
 from verl_otel.errors import VerlOtelError
-from verl_otel.guards.conditions import FINITE, Finding, make_conditions
 from verl_otel.guards.decisions import BestMetric, describe_missing
+from verl_otel.guards.wording import describe, find_variable
+from verl_otel.health.conditions import FINITE, Finding, make_conditions
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import LIMIT, METRICS, SCALAR_PREFIX, TRAINING_STEP, VALIDATION_SCORE
+from verl_otel.semconv.metric_names import LIMIT
 
 TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
 """Steps with which a guard is tried, unless its option says otherwise."""
 
 _SAVES_LAST: Final = ("finished", "stopped by guard")
 """States of a run that came to verl's last step."""
-
-
-class StepScalars(NamedTuple):
-    """What verl logged at a step."""
-
-    step: int
-    values: dict[str, float]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,25 +77,27 @@ def run(arguments: argparse.Namespace) -> int:
     best_step = None if best is None else best.choose(values)
     if arguments.json:
         found = {
-            guard: None if finding is None else {"step": finding.step, "text": finding.text}
+            guard: None if finding is None else {"step": finding.step, "text": describe(finding)}
             for guard, finding in findings.items()
         }
         print_json(
-            {
-                "run_id": explanation.run_id,
-                "steps": len(steps),
-                "guards": found,
-                "best_step": best_step,
-                "save_frequency": frequency,
-                "next": [f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
-            }
+            fill(
+                Guards,
+                None,
+                run_id=explanation.run_id,
+                steps=len(steps),
+                guards=found,
+                best_step=best_step,
+                save_frequency=frequency,
+                next=[f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
+            )
         )
     else:
         print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")
         for guard, finding in findings.items():
             effect = "would not have stopped it"
             if finding is not None:
-                effect = f"would have stopped it after step {finding.step + 1}: {finding.text}"
+                effect = f"would have stopped it after step {finding.step + 1}: {describe(finding)}"
             print(f"  {find_variable(guard)}={getattr(arguments, guard)} {effect}")
         if best is not None and best_step is not None:
             print(
@@ -112,48 +110,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print("verl-otel: the run has no scalars of verl, which guards need", file=sys.stderr)
     return 1
-
-
-def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepScalars]:
-    """Return the scalars of each step. Those of one ``Tracking.log`` have the same timestamp.
-
-    Args:
-        series: Series of the run.
-        keys: Keys of verl that are looked for.
-    """
-    by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
-    numbers: dict[int, int] = {}
-    values: dict[int, dict[str, float]] = {}
-    for scalar in series:
-        points = zip(scalar.times_ns, scalar.values, strict=True)
-        key = _validation_key(scalar) if scalar.labels else by_name.get(scalar.name)
-        if scalar.name == TRAINING_STEP:
-            numbers = {time_ns: int(value) for time_ns, value in points}
-        elif key in by_name.values():
-            for time_ns, value in points:
-                values.setdefault(time_ns, {})[str(key)] = value
-    for time_ns, number in sorted(numbers.items()):
-        if number > 0 and time_ns in values:
-            yield StepScalars(number, values[time_ns])
-
-
-def find_keys(series: Iterable[Series]) -> list[str]:
-    """Return verl's keys of the scalars that a run has. A dot in a key is shown as a slash; both are accepted."""
-    listed = list(series)
-    logged = {time_ns for one in listed if one.name == TRAINING_STEP for time_ns in one.times_ns}
-    scalars = [one for one in listed if one.name not in METRICS and logged.intersection(one.times_ns)]
-    keys = [
-        _validation_key(one) if one.labels else one.name.removeprefix(SCALAR_PREFIX).replace(".", "/")
-        for one in [*scalars, *(one for one in listed if one.name == VALIDATION_SCORE)]
-    ]
-    return sorted({key for key in keys if key})
-
-
-def _validation_key(scalar: Series) -> str | None:
-    """Return verl's key of a validation score; None for another series."""
-    labels = dict(scalar.labels)
-    parts = [labels.get(label, "") for label in (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE)]
-    return f"val-core/{'/'.join(parts)}" if scalar.name == VALIDATION_SCORE and all(parts) else None
 
 
 def replay(
@@ -203,8 +159,3 @@ def _name_candidates(frequency: int | None) -> str:
     if frequency <= 0:
         return "of all steps: verl saved none (trainer.save_freq)"
     return f"of those that verl saved (trainer.save_freq={frequency})"
-
-
-def find_variable(guard: str) -> str:
-    """Return the environment variable of a guard."""
-    return next(setting.variable for setting in SETTINGS if setting.field == f"stop_on_{guard}")

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import seconds, show
-from verl_otel.analysis import step_lengths
+from verl_otel.analysis import findings, step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
-from verl_otel.analysis.verdicts import slow_trajectories
-from verl_otel.cli import explain, wording
+from verl_otel.cli import advice, wording
 from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
 FIRST_LINES: Final = 3
@@ -33,31 +32,26 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     """Yield failures, dead processes and delays; without any, where the slowest step spent its time. The texts are safe to print."""
     alarms = [Headline(text) for text in filter(None, [failed(run)])]
     alarms += [
-        Headline(f"{event.kind.upper()}: {event.text}", advice=explain.advise_event(run, event.kind))
+        Headline(f"{event.kind.upper()}: {event.text}", advice=advice.advise_event(run, event.kind))
         for event in run.events
     ]
     alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
-    waits = slow_trajectories.find_single_waits(run)
-    awaited = {wait.trajectory.trace_id for wait in waits}
-    findings = [(wait.lead, Headline(_held_line(wait), wait.step, _advise_wait(wait))) for wait in waits]
-    findings += [
-        (verdict.saved, Headline(verdict_line(verdict), step, explain.ADVICE[explain.find_key(verdict)]))
-        for step in run.steps
-        for verdict in step.verdicts
-        if not verdict.trace_id or verdict.trace_id not in awaited
-    ]
-    findings.sort(key=lambda finding: -finding[0])
     chosen = alarms[:FIRST_LINES]
-    chosen += [line for _, line in findings[:FIRST_LINES]]
+    chosen += [_describe(finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
     chosen += _describe_unexplained(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
 
 
+def _describe(finding: findings.Finding) -> Headline:
+    text = _line(finding.step.number, finding.step.seconds, wording.describe_cause(finding.cause))
+    return Headline(text, finding.step, advice.advise(finding.cause))
+
+
 def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
     """Yield the slow steps without a verdict."""
-    steps = explain.describe_unexplained(run)
+    steps = wording.describe_unexplained(run.steps)
     if steps:
         worst = step_lengths.find_unexplained(run.steps)[0]
         yield Headline(f"Slow, and no single cause was found: {steps}.", worst)
@@ -65,11 +59,11 @@ def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
 
 def _describe_healthy(run: Explanation) -> Iterator[Headline]:
     """Yield where the slowest step of a run without findings spent its time; start-up is reported separately."""
-    longest = max(explain.choose(run, 1), key=lambda step: step.seconds)
+    longest = findings.choose_steps(run, 1)[0]
     top = max(longest.phases, key=lambda phase: phase.seconds, default=None)
     if top is None:
         return
-    start_up = explain.describe_start_up(run)
+    start_up = wording.describe_first(run.steps)
     spent = _spent(longest) if top.key == "gen" else ""
     yield Headline(
         f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
@@ -80,26 +74,13 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         yield Headline(start_up, step_lengths.find_start_up(run.steps)[0])
 
 
-def _held_line(wait: slow_trajectories.SingleWait) -> str:
-    step, part = wait.step, wait.part
-    return (
-        f"Step {number(step)} ({seconds(step.seconds)}) waited up to {seconds(wait.lead)} for trajectory "
-        f"{wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
-        f"{seconds(wait.trajectory.seconds)} in {_part_name(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
-    )
-
-
-def _advise_wait(wait: slow_trajectories.SingleWait) -> str:
-    """Return what to do about a trajectory that a step waited for alone: by the verdict on it, otherwise by what it spent its time on."""
-    own = [verdict for verdict in wait.step.verdicts if verdict.trace_id == wait.trajectory.trace_id]
-    return explain.ADVICE[explain.find_key(own[0])] if own else explain.advise_part(wait.part)
-
-
 def verdict_line(verdict: Verdict) -> str:
     """Return a verdict with its step."""
-    which = "?" if verdict.step is None else verdict.step
-    text = wording.describe_verdict(verdict)
-    return f"Step {which} ({seconds(verdict.step_seconds)}): {text[:1].lower()}{text[1:]}"
+    return _line(verdict.step, verdict.step_seconds, wording.describe_verdict(verdict))
+
+
+def _line(step: int | None, length: float, text: str) -> str:
+    return f"Step {'?' if step is None else step} ({seconds(length)}): {text[:1].lower()}{text[1:]}"
 
 
 def _spent(step: Step) -> str:
@@ -113,14 +94,4 @@ def _spent(step: Step) -> str:
     top = max(sums, key=lambda key: sums[key])
     share = sums[top] / max(sum(member.seconds for member in step.slowest), 1e-9)
     which = f"{len(step.slowest)} slowest" if len(step.slowest) < step.members else str(step.members)
-    return f" Its {which} trajectories spent {share:.0%} of their time in {_part_name(by_name[top][0])}."
-
-
-def _part_name(part: Part) -> str:
-    words = {
-        "llm": "LLM calls",
-        "tool": f"tool {part.name}",
-        "reward": "its reward",
-        "wait": "waiting (queue, transfer, own code)",
-    }
-    return words[part.kind]
+    return f" Its {which} trajectories spent {share:.0%} of their time in {wording.name_part(by_name[top][0])}."

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.levers.ranking import Lever, Levers, find_levers
 from verl_otel.analysis.model import Explanation
-from verl_otel.cli import options, run_selection
-from verl_otel.cli.formatting import fill_schema, make_plain, print_json
-from verl_otel.cli.json_schemas import LEVERS
+from verl_otel.cli import options, run_selection, wording
+from verl_otel.cli.documents import levers as document
+from verl_otel.cli.formatting import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     explanation = run_selection.explain(arguments.folders, "levers", otlp=arguments.otlp)
     levers = find_levers(explanation.recent_steps)
     if arguments.json:
-        print_json(to_json(explanation, levers))
+        print_json(document.make(explanation, levers))
     else:
         print(render(explanation, levers))
         print(f"\nNext: verl-otel explain {run_selection.name_run(explanation)}")
@@ -53,21 +53,6 @@ SMALLEST_SHARE: Final = 0.01
 """Levers with a smaller gain are only named."""
 REPLAYED_ITEMS: Final = 20_000
 """Pieces of trajectories that are replayed where levers are shown beside other things: about a second."""
-_TEXTS: Final = {
-    "tool": "tool {} takes half of its time",
-    "unblocked_tool": "tool {} does not block its event loop",
-    "unblocked_reward": "reward {} does not block its event loop",
-    "reward": "reward {} takes half of its time",
-    "tail": "the slowest {} of the trajectories take no longer than the others",
-    "agent_loop_workers": "twice as many agent loop workers",
-    "replicas": "twice as many replicas",
-    "reward_workers": "twice as many reward workers",
-    "between": "the time between two steps is half as long",
-    "logging": "logging ({}) takes half of its time",
-    "data_loading": "loading the next batch takes half of its time",
-    "weight_sync": "weights are sent in the background",
-    "asynchrony": "trajectories are submitted one step earlier, on devices of their own",
-}
 _LIMITS: Final = {
     "loop": "event loop of {}, blocked by tools",
     "server": "{}: {}",
@@ -75,32 +60,22 @@ _LIMITS: Final = {
 }
 
 
-def describe(lever: Lever) -> str:
-    """Return what is changed by a lever.
-
-    Example:
-        ``tool search takes half of its time``
-    """
-    text = _TEXTS.get(lever.kind, f"{lever.kind} {{}}").format(show(lever.subject))
-    once = f" (all in step {lever.only_step}: seen once)" if lever.only_step is not None else ""
-    return " ".join(text.split()) + once
-
-
-def choose(levers: Sequence[Lever]) -> list[Lever]:
-    """Return the levers that have a line of their own.
+def choose(levers: Sequence[Lever], *, once: bool = False) -> list[Lever]:
+    """Return the levers that have a line of their own: those that help in more than one step.
 
     Those with less than `SMALLEST_SHARE` have none. Of tails with the same gain the smallest has one: with few trajectories in
     a step, 1 % and 5 % of them are the same ones.
 
     Args:
         levers: The largest gain first.
+        once: Those that help in one step only instead.
     """
     chosen: list[Lever] = []
     for lever in levers:
         is_same = lever.kind == "tail" and any(
             (lever.kind, lever.seconds) == (each.kind, each.seconds) for each in chosen
         )
-        if lever.share >= SMALLEST_SHARE and not is_same:
+        if lever.share >= SMALLEST_SHARE and (lever.only_step is not None) == once and not is_same:
             chosen.append(lever)
     return chosen
 
@@ -113,7 +88,7 @@ def list_levers(levers: Sequence[Lever], limit: int | None = None) -> Iterator[s
         limit: At most so many; None: all.
     """
     for lever in choose(levers)[:limit]:
-        yield f"{seconds(lever.seconds):>9} {lever.share:4.0%}  {describe_interval(lever):<20}  {describe(lever)}"
+        yield f"{seconds(lever.seconds):>9} {lever.share:4.0%}  {describe_interval(lever):<20}  {wording.describe_lever(lever)}"
 
 
 def describe_interval(lever: Lever) -> str:
@@ -132,9 +107,16 @@ def render(run: Explanation, found: Levers) -> str:
     lines = [f"Run {show(run.run_id)} · {show(run.state)}", *_describe_steps(found)]
     shown = list(list_levers(found.levers))
     if shown:
-        lines += ["", f"{TITLE} (gain, share, interval of 90 %)", *shown]
-    small = [describe(lever) for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
-    slower = [describe(lever) for lever in found.levers if lever.share <= -SMALLEST_SHARE]
+        lines += ["", f"{TITLE} (gain, share of {seconds(found.period)}, interval of 90 %)", *shown]
+    once = choose(found.levers, once=True)
+    if once:
+        lines += ["", "In one step only; verl-otel explain names its cause"]
+        lines += [
+            f"{seconds(lever.seconds * len(found.steps)):>9}  in step {lever.only_step}: {wording.describe_lever(lever)}"
+            for lever in once
+        ]
+    small = [wording.describe_lever(lever) for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
+    slower = [wording.describe_lever(lever) for lever in found.levers if lever.share <= -SMALLEST_SHARE]
     for title, texts in ((f"Less than {SMALLEST_SHARE:.0%}", small), ("Slower, as others then come first", slower)):
         if texts:
             lines += ["", title, *(f"  {text}" for text in texts)]
@@ -155,18 +137,3 @@ def _describe_steps(found: Levers) -> Iterator[str]:
             f"{count} replayed: {seconds(found.period)} from one to the next, "
             f"{seconds(found.waited)} of it waiting for trajectories."
         )
-
-
-def to_json(run: Explanation, found: Levers) -> Any:
-    """Return the levers as plain data. The keys are stable."""
-    return make_plain(
-        fill_schema(
-            LEVERS,
-            found,
-            run_id=run.run_id,
-            state=run.state,
-            next=[f"verl-otel explain {run_selection.name_run(run)}"],
-            levers=[{**lever._asdict(), "text": describe(lever)} for lever in found.levers],
-            limits=[{"kind": kind, "process": instance, "slots": slots} for kind, instance, slots in found.limits],
-        )
-    )

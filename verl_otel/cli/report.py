@@ -19,30 +19,26 @@ Exit code: 0 reported, 1 the run contains nothing to report, 2 wrong usage, or t
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
+from verl_otel.analysis import scalars
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
-from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli import headlines, options, page, run_selection, wording
+from verl_otel.cli.documents import report as document
 from verl_otel.cli.formatting import (
     SENTENCE,
     align,
     end_of,
-    fill_schema,
     headline,
-    make_plain,
     number,
     orphans,
     print_json,
 )
-from verl_otel.cli.json_schemas import REPORT
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import AVERAGE_REWARD, TRAINING_STEP
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         page.write(explanation, arguments.html)
         print(f"{show(arguments.html, SENTENCE)}: open it in a browser; it needs nothing else")
     elif arguments.json:
-        print_json(to_json(explanation))
+        print_json(document.make(explanation))
     else:
         print(render(explanation, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if explanation.steps or explanation.counts.trajectories or explanation.completeness.unfinished else 1
@@ -209,7 +205,7 @@ def _trajectory_row(trajectory: Trajectory) -> list[str]:
 
 
 def _rewards(run: Explanation) -> str:
-    by_step = reward_by_step(run)
+    by_step = scalars.find_rewards(run.series)
     if not by_step:
         return ""
     values = list(by_step.items())
@@ -250,77 +246,3 @@ def _limits(run: Explanation) -> str:
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"  {line}" for line in align([[show(cell) for cell in row] for row in rows]))
-
-
-# -- JSON. The keys are stable --
-
-
-def to_json(run: Explanation) -> Any:
-    """Return the report as plain data. Durations in seconds; ids in hexadecimal; null for unknown values.
-
-    For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some steps.
-    """
-    keys = REPORT["properties"]
-    return make_plain(
-        fill_schema(
-            REPORT,
-            run,
-            facts=run.manifest,
-            steps=[
-                fill_schema(
-                    keys["steps"],
-                    step,
-                    phases={phase.key: phase.seconds for phase in step.phases},
-                    trajectories=[f"{trace_id:032x}" for trace_id in step.trajectories],
-                )
-                for step in run.steps
-            ],
-            trajectories=[
-                fill_schema(
-                    keys["trajectories"],
-                    trajectory,
-                    trace_id=f"{trajectory.trace_id:032x}",
-                    index=trajectory.rollout_index,
-                )
-                for trajectory in _trajectories(run)
-            ],
-            reward=reward_by_step(run),
-            waits=[
-                fill_schema(keys["waits"], wait, step=wait.step.number, trajectory=f"{wait.trajectory.trace_id:032x}")
-                for wait in slow_trajectories.find_single_waits(run)
-            ],
-            unfinished=[
-                fill_schema(
-                    keys["unfinished"],
-                    unfinished,
-                    process=unfinished.process.instance,
-                    pid=unfinished.process.resource.text(attr.PROCESS_ID),
-                    work=[
-                        {"name": work.span.name, "age": work.age, "last_child": work.last_child}
-                        for work in unfinished.work
-                    ],
-                )
-                for unfinished in run.completeness.unfinished
-            ],
-            next=[f"verl-otel explain {run_selection.name_run(run)}"],
-        )
-    )
-
-
-def _trajectories(run: Explanation) -> list[Trajectory]:
-    by_id = {trajectory.trace_id: trajectory for step in run.steps for trajectory in step.slowest}
-    by_id |= {trajectory.trace_id: trajectory for trajectory in run.slowest}
-    return sorted(by_id.values(), key=lambda trajectory: trajectory.start_ns)
-
-
-def reward_by_step(run: Explanation) -> dict[int, float]:
-    """Return the mean reward that verl logged for each step."""
-    by_name: dict[str, dict[int, float]] = {TRAINING_STEP: {}, AVERAGE_REWARD: {}}
-    for series in run.series:
-        if series.name in by_name and not series.labels:
-            by_name[series.name].update(zip(series.times_ns, series.values, strict=True))
-    steps, rewards = by_name[TRAINING_STEP], by_name[AVERAGE_REWARD]
-    rewards_by_step = {
-        int(steps[when]): value for when, value in rewards.items() if math.isfinite(steps.get(when, math.nan))
-    }
-    return dict(sorted(rewards_by_step.items()))

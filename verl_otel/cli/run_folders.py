@@ -207,8 +207,14 @@ def describe_file(path: Path, command: str) -> str:
     """Return the message for a file that was given instead of a folder."""
     if is_run(path.parent):
         return f"{path} is a file of a run: give the folder: {_example(command, path.parent)}"
-    if run_log.is_tracked_log(path):
-        return f"{path} is a log of verl's file logger, and no run: verl-otel explain {path} and verl-otel logs {path} read it"
+    logger = run_log.find_logger(path)
+    if logger:
+        read = (
+            f"verl-otel explain {path} and verl-otel logs {path} read it"
+            if logger == "file"
+            else f"verl-otel explain {path} reads it"
+        )
+        return f"{path} is a log of verl's {logger} logger, and no run: {read}"
     if path.suffix == ".jsonl":
         return f'{path} is no log of verl\'s file logger (lines {{"step": 1, "data": {{...}}}}), and no run: give the folder of a run'
     return f"{path} is a file: give the folder of a run"

@@ -3,8 +3,8 @@
 """List the runs of a folder, the newest first; delete old ones with --prune.
 
 DIR is the folder that holds one folder per run; that of VERL_OTEL_RUN_DIR if absent. The newest run is the one that was started, or resumed,
-last. Only the ends of files are read, so that the list is quick for runs of any size; what they do not contain is shown as "-". A step that has
-begun and not ended is not counted.
+last. Only what the run itself wrote into run.json is read, so that the list is quick for runs of any size; what that does not contain, as in runs
+of an older version, is shown as "-". A step that has begun and not ended is not counted.
 
 With --prune at least one of --older-than, --keep and --max-size says what is deleted, and nothing is deleted without --yes. --keep N
 protects the newest N runs from the other two; alone, it deletes all others. A run that is running, or was written within the last hour,
@@ -35,10 +35,13 @@ from verl_otel import config
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
+from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.runs import Pruned, Runs, describe_choice, describe_run
 from verl_otel.cli.formatting import SENTENCE, age, align, print_json, show_bytes
 from verl_otel.cli.run_folders import is_data_folder, is_mark, is_run, list_runs
 from verl_otel.cli.run_overview import Overview
 from verl_otel.errors import VerlOtelError
+from verl_otel.semconv.run_state import RunState
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prune:
         return _prune(choose(runs, limits), base, yes=arguments.yes, as_json=arguments.json)
     if arguments.json:
-        print_json({"runs": [run_overview.to_json(run) for run in runs], "next": [_find_next(runs, base)]})
+        print_json(fill(Runs, None, runs=[describe_run(run) for run in runs], next=[_find_next(runs, base)]))
     elif runs:
         print(render(runs, base))
     if not runs:
@@ -116,15 +119,10 @@ def _prune(choices: Sequence[Choice], base: Path, *, yes: bool, as_json: bool) -
         failed = sum(bool(problem) and not choice.protected for choice, problem in results)
     if as_json:
         rows = [
-            {
-                **run_overview.to_json(choice.run),
-                "reason": choice.reason,
-                "deleted": yes and not kept,
-                "kept": kept or None,
-            }
-            for choice, kept in results
+            describe_choice(choice.run, choice.reason, deleted=yes and not kept, kept=kept) for choice, kept in results
         ]
-        print_json({"runs": rows, "next": [shlex.join(["verl-otel", "runs", *_name_folder(base)])]})
+        following = shlex.join(["verl-otel", "runs", *_name_folder(base)])
+        print_json(fill(Pruned, None, runs=rows, next=[following]))
     else:
         print("\n".join(_lines(results, yes=yes)))
     return int(failed > 0)
@@ -265,7 +263,7 @@ def find_protection(run: Overview) -> str:
     """Return why a run must not be deleted; empty if it may be."""
     if run.folder.is_symlink():
         return "a symbolic link"
-    if run.state == run_overview.RUNNING:
+    if run.state == RunState.RUNNING.word:
         return "running"
     passed = time.time() - run.written
     return f"written {age(passed)} ago" if passed < RECENT_SECONDS else ""

@@ -8,42 +8,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
+from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import accounting
-from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Step, Straggler, Verdict
+from verl_otel.analysis.levers.ranking import Lever
+from verl_otel.analysis.model import DeviceTime, Part, Saving, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.analysis.verdicts.off_policy import OffPolicy
+from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.analysis.verdicts.stragglers import Persistence
+from verl_otel.cli.formatting import number
+from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
-KINDS: Final = {
-    "step": "the trainer, between its phases",
-    "phase": "the trainer itself",
-    "call": "transport to the workers and back",
-    "worker": "the workers",
-    "weight_sync": "the weight sync",
-    "checkpoint": "the checkpoint",
-    "validation": "the validation",
-    "between": "the trainer itself, between two steps",
-    "logging": "logging",
-    "data_loading": "loading the next batch",
-    "poll": "rollouts had ended, the trainer had not noticed",
-    "start": "the awaited trajectory had not started",
-    "trajectory": "own code and waiting time",
-    "llm": "LLM call, outside of recorded servers",
-    "server": "LLM server",
-    "queue": "queue of the engine",
-    "prefill": "prefill in the engine",
-    "decode": "decoding in the engine",
-    "tool": "tool",
-    "reward": "reward",
-    "blocked": "event loop blocked",
-    "paused": "process paused",
-    "unknown": "unknown: covered by no span",
-}
-"""Texts for kinds of segments."""
 EVIDENCE: Final = {
     "arrival": "the call reached it late",
     "data": "it prepared longer before it computed",
@@ -60,13 +39,14 @@ WASTE: Final = {
     "zero_variance": "trained on without a gradient (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }
-_NAMED: Final = {"tool", "worker", "phase", "call", "logging", "blocked", "paused"}
 NOTABLE_WASTE: Final = 0.3
 """Share of tokens without a gradient for which there is advice."""
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1
 """Time between two steps of at least this share of the step is shown."""
+LISTED_STEPS: Final = 5
+"""Maximum number of unexplained steps that are listed; the others are counted."""
 SMALLEST_ROW: Final = 0.01
 """Rows of less than this share of a step are left out."""
 
@@ -81,56 +61,38 @@ def doing(kind: str, name: str) -> str:
         return f"tool {name}"
     if kind == "unknown" and name == UNLINKED:
         return "unknown: no trajectory is linked to this step"
-    if name and kind in _NAMED:
-        return f"{KINDS[kind]} ({name})"
-    return KINDS.get(kind, kind)
+    work = WORK.get(kind)
+    if work is None:
+        return kind
+    return f"{work.words} ({name})" if name and work.is_named else work.words
 
 
 def describe_verdict(verdict: Verdict) -> str:
     """Return a verdict in two sentences: what was slow, and the saving without it."""
-    more, subject = seconds(verdict.seconds), show(verdict.subject)
-    if verdict.kind == "loop":
-        return show(_describe_loop(verdict))
-    if verdict.kind == "process":
-        return show(_describe_pause(verdict))
-    at = _place(verdict)
-    text = {
-        "trajectory": f"Trajectory {subject} delayed it: {_cause(verdict)}{at} took {more} longer than for its peers.",
-        "replica": f"Replica {subject} delayed it: its calls took {more} longer than those of the others{at}.",
-        "tool": f"Tool {subject} delayed it: {more} longer than usual{at}.",
-        "reward": f"The reward delayed it: {more} longer than usual{at}.",
-        "phase": f"Phase {subject} delayed it: {more} longer than in other steps{_within(verdict)}{at}.",
-        "between": f"The next step started late: {_cause(verdict)} took {more} longer than between other steps{at}.",
-        "rank": _describe_late(verdict, more, at),
-    }.get(verdict.kind, f"{verdict.kind} {subject} delayed it: {_cause(verdict)}{at} took {more} too long.")
+    waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
+    place = verdict.line.partition(" in ")[0].rpartition("/")[2]
+    is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
+    subject = SUBJECTS.get("worker" if is_worker else verdict.kind)
+    sentence = (
+        subject.sentence
+        if subject is not None
+        else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
+    )
+    text = sentence.format(
+        subject=show(verdict.subject),
+        Subject=show(verdict.subject).capitalize(),
+        cause=_cause(verdict),
+        cause_name=verdict.cause_name,
+        Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
+        more=seconds(verdict.seconds),
+        at=_place(verdict),
+        within=_within(verdict),
+        where=f", at {verdict.line}" if place and place not in verdict.cause_name else "",
+        waited=waited,
+    )
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"
     return f"{show(text)} Without that {what} {seconds(verdict.saved)} {by}."
-
-
-def _describe_loop(verdict: Verdict) -> str:
-    """Return the text of a verdict on an event loop that was blocked."""
-    waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
-    more, saved = seconds(verdict.seconds), seconds(verdict.saved)
-    place = verdict.line.partition(" in ")[0].rpartition("/")[2]
-    where = f", at {verdict.line}" if place and place not in verdict.cause_name else ""
-    return (
-        f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]} blocked the event loop of {verdict.subject} for {more}{where}{waited}. "
-        f"Without that the step would have been {saved} shorter."
-    )
-
-
-def _describe_pause(verdict: Verdict) -> str:
-    """Return the text of a verdict on a process that was paused."""
-    more, saved = seconds(verdict.seconds), seconds(verdict.saved)
-    return f"{verdict.subject} was paused for {more}: {verdict.cause_name}. Without that the step would have been {saved} shorter."
-
-
-def _describe_late(verdict: Verdict, more: str, at: str) -> str:
-    subject = show(verdict.subject).capitalize()
-    if verdict.subject.startswith("worker"):  # of an own loop, where the others need not wait
-        return f"{subject} was late: {more} later than the others in {_cause(verdict)}{at}."
-    return f"{subject} delayed it: the others of its group waited {more} for it in {_cause(verdict)}{at}."
 
 
 def _name_late(late: Straggler | Persistence) -> str:
@@ -155,6 +117,30 @@ def _cause(verdict: Verdict) -> str:
     return doing(verdict.cause, verdict.cause_name)
 
 
+def describe_cause(cause: Verdict | SingleWait) -> str:
+    """Return what delayed a step."""
+    return describe_verdict(cause) if isinstance(cause, Verdict) else _describe_wait(cause)
+
+
+def _describe_wait(wait: SingleWait) -> str:
+    part = wait.part
+    return (
+        f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
+        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
+    )
+
+
+def name_part(part: Part) -> str:
+    """Return what a trajectory spent time on."""
+    words = {
+        "llm": "LLM calls",
+        "tool": f"tool {part.name}",
+        "reward": "its reward",
+        "wait": "waiting (queue, transfer, own code)",
+    }
+    return words[part.kind]
+
+
 def describe_held(steps: Sequence[Step]) -> str:
     """Return how many of the steps of a run took longer than usual, and by how much in all."""
     savings = [sum_savings(step) for step in steps if step.verdicts]
@@ -165,6 +151,27 @@ def describe_held(steps: Sequence[Step]) -> str:
 def describe_no_delay(steps: Sequence[Step]) -> str:
     """Return that nothing delayed the steps of a run."""
     return f"Nothing delayed {f'any of {len(steps):,} steps' if len(steps) > 1 else 'the only step'} noticeably."
+
+
+def describe_unexplained(steps: Sequence[Step]) -> str:
+    """Return the slow steps without a verdict, the longest first; empty if there are none."""
+    slow = step_lengths.find_unexplained(steps)
+    texts = [f"step {number(step)} ({seconds(step.seconds)})" for step in slow[:LISTED_STEPS]]
+    more = [f"{len(slow) - LISTED_STEPS:,} more"] if len(slow) > LISTED_STEPS else []
+    return ", ".join([*texts, *more])
+
+
+def describe_first(steps: Sequence[Step]) -> str:
+    """Return the message about the steps that contain start-up; empty if there are none."""
+    starting = step_lengths.find_start_up(steps)
+    if not starting:
+        return ""
+    first, again = starting[0], len(starting) - 1
+    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
+    phase = f" ({show(top.key)} {top.share:.0%})" if top is not None else ""
+    name = f"Step {number(first)}, the first one," if first is steps[0] else f"Step {number(first)}"
+    more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""
+    return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
 
 
 def describe_straggler(straggler: Straggler) -> str:
@@ -269,8 +276,10 @@ def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
     total = sum(sums.values())
     if not total:
         return
-    for state in STATES:
-        causes = {cause: count for cause, count in sums.items() if CAUSES.get(cause) == state}
+    for state in GPU_STATES:
+        causes = {
+            cause: count for cause, count in sums.items() if cause in GPU_CAUSES and GPU_CAUSES[cause].state == state
+        }
         share = sum(causes.values()) / total
         if share < SMALLEST_ROW and state != "productive":
             continue
@@ -349,3 +358,31 @@ def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
 def share(value: float) -> str:
     """Return a share as a percentage; "less than 1%" instead of 0 %."""
     return "less than 1%" if 0 < value < SMALL_SHARE else f"{value:.0%}"
+
+
+LEVERS: Final = {
+    "tool": "tool {} takes half of its time",
+    "unblocked_tool": "tool {} does not block its event loop",
+    "unblocked_reward": "reward {} does not block its event loop",
+    "reward": "reward {} takes half of its time",
+    "tail": "the slowest {} of the trajectories take no longer than the others",
+    "agent_loop_workers": "twice as many agent loop workers",
+    "replicas": "twice as many replicas",
+    "reward_workers": "twice as many reward workers",
+    "between": "the time between two steps is half as long",
+    "logging": "logging ({}) takes half of its time",
+    "data_loading": "loading the next batch takes half of its time",
+    "weight_sync": "weights are sent in the background",
+    "asynchrony": "trajectories are submitted one step earlier, on devices of their own",
+}
+"""What is changed by each kind of lever; ``{}`` is its subject."""
+
+
+def describe_lever(lever: Lever) -> str:
+    """Return what is changed by a lever.
+
+    Example:
+        ``tool search takes half of its time``
+    """
+    text = LEVERS.get(lever.kind, f"{lever.kind} {{}}").format(show(lever.subject))
+    return " ".join(text.split())

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.guards.conditions import Condition, Finding, make_conditions
+from verl_otel.guards.wording import describe
+from verl_otel.health.conditions import Condition, make_conditions
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv.scalar_keys import BY_NAME, VALIDATION, find_keys
 
@@ -86,10 +87,20 @@ def on_record(callback: Callback) -> Callback:
     return callback
 
 
+class Stop(NamedTuple):
+    """Why a training is stopped."""
+
+    guard: str
+    """``nan``, ``kl``, ``reward_fall`` or ``plateau``; ``callback``: a callback has asked for it."""
+    step: int
+    text: str
+    """What was seen, with numbers."""
+
+
 class Decision(NamedTuple):
     """What the guards ask for after a step."""
 
-    stop: Finding | None = None
+    stop: Stop | None = None
     checkpoint: bool = False
     value: float | None = None
     """The value of the scalar of the best checkpoint at this step; None: there is none."""
@@ -169,8 +180,10 @@ class Guards:
 
     def observe(self, step: int, values: Mapping[str, float]) -> Decision:
         """Add the scalars of a step and return what they ask for. The first condition that holds is the one that stops."""
-        findings = [
-            finding for condition in self._conditions if (finding := condition.observe(step, values)) is not None
+        stops = [
+            Stop(finding.kind, step, describe(finding))
+            for condition in self._conditions
+            if (finding := condition.observe(step, values)) is not None
         ]
         record = Record(step, _add_names(values) if _callbacks else values)
         for callback in tuple(_callbacks):
@@ -180,12 +193,12 @@ class Guards:
                 name = getattr(callback, "__qualname__", repr(callback))
                 error_boundary.warn_once(f"on_record {name}", "verl-otel: callback %s failed: %s", name, repr(error))
         if record.stop_reason is not None:
-            findings.append(Finding("callback", step, record.stop_reason))
+            stops.append(Stop("callback", step, record.stop_reason))
         value = None
         if self.best is not None:
             value = self.best.read(values)
             self._look_for(self.best, step, values)
-        return Decision(findings[0] if findings else None, record.wants_checkpoint, value, tuple(record.alerts))
+        return Decision(stops[0] if stops else None, record.wants_checkpoint, value, tuple(record.alerts))
 
     def _look_for(self, best: BestMetric, step: int, values: Mapping[str, float]) -> None:
         """Log once if a step does not have the scalar of the best checkpoint; a score of a validation is expected at steps that validate."""

@@ -24,6 +24,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import count_groups, describe_tail, measure_waits, record_groups, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.semconv.run_state import RunState
 
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
@@ -385,8 +386,6 @@ def _clear_trajectories() -> None:
 
 # -- The loop --
 
-RUNNING, FINISHED, FAILED, INTERRUPTED = 1, 2, 3, 6
-"""Values of ``verl.run.state``."""
 GEN: Final = "gen"
 """Phase in which a loop generates, or waits for what is generated ahead."""
 MAX_PHASES: Final = 1000
@@ -415,7 +414,7 @@ class _Loop:
 
     labels: Labels = ()
     began = False
-    last_state = FINISHED
+    last_state = RunState.FINISHED
     """How the last step ended."""
     last_stop = 0.0
     last_number = 0
@@ -465,11 +464,11 @@ def note_step(span: Span) -> None:
     if not _Loop.began:
         _Loop.began = True
         series.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
-        series.gauge(metric_names.RUN_STATE).set(RUNNING)
+        series.gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
     _Loop.last_state = _find_end_of(span)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
     phases = _Loop.take_phases()
-    trajectories, whole = end_step(span, phases), _Loop.last_state == FINISHED
+    trajectories, whole = end_step(span, phases), _Loop.last_state == RunState.FINISHED
     before = _Loop.last_stop
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
@@ -503,17 +502,17 @@ def end() -> None:
     """Record the end of the run, if this process had an own loop: failed or interrupted if the program or its last step was."""
     report(last=True)
     if _Loop.began:
-        series.gauge(metric_names.RUN_STATE).set(_find_end_of_program() or _Loop.last_state)
+        series.gauge(metric_names.RUN_STATE).set((_find_end_of_program() or _Loop.last_state).value)
 
 
-def _find_end_of(step: Span) -> int:
+def _find_end_of(step: Span) -> RunState:
     """Return the state of a run that ends with a step. `asyncio.run` makes of Ctrl-C a cancellation of the task that waits."""
     if step.error == KeyboardInterrupt.__name__ or step.attributes.get(attr.OUTCOME) == "cancelled":
-        return INTERRUPTED
-    return FAILED if step.error else FINISHED
+        return RunState.INTERRUPTED
+    return RunState.FAILED if step.error else RunState.FINISHED
 
 
-def _find_end_of_program() -> int | None:
+def _find_end_of_program() -> RunState | None:
     """Return the state that the exception leaves with which the program ends, also between two steps; None without one.
 
     The interpreter stores it before it calls the functions of `atexit`. An interactive one stores each exception and goes on.
@@ -521,7 +520,7 @@ def _find_end_of_program() -> int | None:
     kind = getattr(sys, "last_type", None)
     if not isinstance(kind, type) or hasattr(sys, "ps1"):
         return None
-    return INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED
+    return RunState.INTERRUPTED if issubclass(kind, KeyboardInterrupt) else RunState.FAILED
 
 
 def clear() -> None:
@@ -532,7 +531,7 @@ def clear() -> None:
 
 
 def _reset() -> None:
-    _Loop.labels, _Loop.began, _Loop.last_state = (), False, FINISHED
+    _Loop.labels, _Loop.began, _Loop.last_state = (), False, RunState.FINISHED
     clear()
 
 

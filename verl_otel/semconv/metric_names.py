@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets
+from verl_otel.semconv.run_state import WORDS
 
 Kind = Literal["histogram", "counter", "updown", "gauge"]
 
@@ -59,7 +60,7 @@ RUN_INFO: Final = _row("verl.run.info", "gauge", "",
     attr.NODES, attr.GPUS, attr.GPUS_TOTAL), (1, 1, 1),
     "Always 1: what this run is, for joins. GPUs are those of a node of the trainer, and in total those of the run.")
 RUN_STATE: Final = _row("verl.run.state", "gauge", "", (), (1, 1, 1),
-    "1 running, 2 finished, 3 failed, 5 stopped by a guard, 6 interrupted.")
+    f"{', '.join(f'{state.value} {word}' for state, word in WORDS.items())}.")
 TRAINING_STEPS: Final = _row("verl.training.steps", "counter", "{step}", (), (1, 1, 1),
     "Training steps completed.")
 TRAINING_STEP: Final = _row("verl.training.step", "gauge", "", (), (1, 1, 1),

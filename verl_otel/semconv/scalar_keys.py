@@ -49,6 +49,8 @@ PPO: Final[Mapping[str, Keys]] = {
 
 VALIDATION: Final = "val-"
 """Beginning of the keys of scores of a validation, which name its data."""
+CORE_VALIDATION: Final = "val-core/"
+"""Beginning of the keys of its main scores."""
 REWARDS: Final = (*ROLLOUT["reward_mean"], *ROLLOUT["score_mean"])
 """Keys of the mean reward, where a score counts if there is no reward."""
 REFERENCE_KL: Final = (*PPO["kl_reference"], *ROLLOUT["kl_penalty"])

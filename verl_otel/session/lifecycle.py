@@ -33,6 +33,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.session import children, prometheus_targets, run_log, run_manifest, same_name, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
+from verl_otel.session.run_status import RunStatus
 from verl_otel.session.self_metrics import OverheadMeter, estimate_recording
 from verl_otel.system import collectors, procfs
 
@@ -209,6 +210,7 @@ class Session:
         self._user: OwnOpenTelemetry | None = None
         self._run_log: RunLog | None = None
         self._verdicts = OwnLoopVerdicts(self.began)
+        self._status = RunStatus(0.0)
         self._overhead = OverheadMeter(config.cpu_budget)
         self._drain_seconds = 0.0
         """CPU seconds of the drain thread."""
@@ -233,6 +235,7 @@ class Session:
         if not forked:
             early_imports.load(self.config)
         self._started, self._may_resume = time.time(), run_manifest.may_resume()
+        self._status = RunStatus(self._started)
         context.context_access()
         process_state.clear_records()
         _apply_to_recording(self.config)
@@ -541,6 +544,10 @@ class Session:
             self._for_each("put", lambda exporter: exporter.consume_logs(records))
         with error_boundary.suppress_errors("own loop"):
             self._verdicts.judge()
+        if "file" in self.config.exporters:
+            with error_boundary.suppress_errors("run status"):
+                self._status.consume(batch)
+                self._status.write(self.config, self.resource)
 
     def _pass_user_metrics(self) -> None:
         """Pass on what the user's instruments have reported since the last call."""

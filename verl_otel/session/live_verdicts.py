@@ -24,7 +24,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names
-from verl_otel.session import python_logging
+from verl_otel.session import python_logging, run_status
 
 PHASE, BETWEEN = "phase", "between"
 """Kinds of what held a step: a phase of it, or something before it began."""
@@ -67,9 +67,9 @@ class LiveJudge:
         parts = {key: PhaseTime(key, "", "", value) for key, value in lengths.items()}
         for part in parts.values():
             self._baselines.learn(part.key, self._steps, [part.seconds])
-        step = Step(None, self._steps, 0, round(seconds * 1e9), False, (), 0.0, (), 0, 0, 0)
+        step = Step(None, 0, 0, round(seconds * 1e9), False, (), 0.0, (), 0, 0, 0)
         floor = max(PHASE_SECONDS, STEP_SHARE * seconds)
-        verdicts = judge_phases(parts.values(), step, self._baselines, floor, {})
+        verdicts = judge_phases(parts.values(), step, self._steps, self._baselines, floor, {})
         return _choose((verdict for verdict in verdicts if self._has_peers(parts[verdict.subject])), lengths)
 
     def _has_peers(self, part: PhaseTime) -> bool:
@@ -200,14 +200,15 @@ class LiveVerdicts:
             "step_seconds": seconds,
         }
         run_log.add_step(logs.HELD, number, fields, logs.WARNING)
-        if not RECORDER.verdict_lines or clock() - self._last_line < LINE_SECONDS:
-            return
-        self._last_line = clock()
         step = "a step" if number is None else f"step {number}"
         if held.kind == "phase":
             what = f"{step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
         else:
             what = f"{step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
+        run_status.note_verdict(what)
+        if not RECORDER.verdict_lines or clock() - self._last_line < LINE_SECONDS:
+            return
+        self._last_line = clock()
         with python_logging.not_copied():
             log_lines.warn(_logger, "verl-otel: %s%s", what, _name_evidence(number))
 

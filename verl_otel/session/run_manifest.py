@@ -1,28 +1,37 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of a run, ``run.json`` in its folder: its attempts, when they started and ended, and facts about the run."""
+"""The manifest of a run, ``run.json`` in its folder: its attempts, when they started and ended, its state, and facts about the run."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from verl_otel import resource
-from verl_otel._internal import error_boundary, ranks, safe_files
+from verl_otel._internal import error_boundary, process_state, ranks, safe_files
 from verl_otel._internal.machine import identify_machine, identify_process
 from verl_otel._internal.masking import mask_text, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
 
 NAME: Final = "run.json"
+STATUS: Final = "status"
+"""Key of what the processes with a training loop say of it."""
 DESTINATION: Final = "destination.json"
 """In the folder of a run that writes no files: its exporters and the endpoint."""
+MAX_TRAININGS: Final = 32
+"""Records of processes with a training loop that are kept, one for each attempt as a rule. Of older ones only the number of steps is kept."""
+LOCK_SECONDS: Final = 0.5
+"""Seconds that a change of the manifest waits for another one, whose process may be stopped."""
 
 
 def is_first_process() -> bool:
@@ -75,39 +84,77 @@ def begin_attempt(folder: Path, started: float = 0.0, job: str = "") -> int:
         started: Unix time at which this process began to record; 0: now.
         job: What tells the job from others whose launcher has given them the same name; empty: unknown.
     """
-    manifest = read(folder)
-    attempts = manifest.get("attempts", [])
-    attempts = attempts if isinstance(attempts, list) else []
-    attempt = len(attempts) + 1
-    attempts.append(
-        {
-            "attempt": attempt,
-            "started": started or time.time(),
-            "command": _name_program(),
-            "pid": os.getpid(),
-            "process": identify_process(),
-            "machine": identify_machine(),
-            **({"job": job} if job else {}),
-        }
-    )
-    _write(folder, {**manifest, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})
+    begun = {
+        "started": started or time.time(),
+        "command": _name_program(),
+        "pid": os.getpid(),
+        "process": identify_process(),
+        "machine": identify_machine(),
+        **({"job": job} if job else {}),
+    }
+    with _alone(folder):
+        manifest = read(folder)
+        attempts = manifest.get("attempts", [])
+        attempts = attempts if isinstance(attempts, list) else []
+        attempt = len(attempts) + 1
+        attempts.append({"attempt": attempt, **begun})
+        _write(folder, {**manifest, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})
     return attempt
 
 
 def end_attempt(folder: Path) -> None:
     """Record that this process, which has started an attempt, exits normally, whether or not the training succeeded."""
-    manifest = read(folder)
-    attempts = manifest.get("attempts")
-    if isinstance(attempts, list):
-        own = [each for each in attempts if isinstance(each, dict) and each.get("process") == identify_process()]
-        if own:
-            own[-1]["ended"] = time.time()
-            _write(folder, manifest)
+    with _alone(folder):
+        manifest = read(folder)
+        attempts = manifest.get("attempts")
+        if isinstance(attempts, list):
+            own = [each for each in attempts if isinstance(each, dict) and each.get("process") == identify_process()]
+            if own:
+                own[-1]["ended"] = time.time()
+                _write(folder, manifest)
 
 
 def update(folder: Path, facts: Mapping[str, object]) -> None:
     """Add facts about the run, such as project, experiment and algorithm."""
-    _write(folder, {**read(folder), **facts})
+    with _alone(folder):
+        _write(folder, {**read(folder), **facts})
+
+
+def record_training(folder: Path, record: Mapping[str, Any]) -> bool:
+    """Add what a process with a training loop says of it, or replace what it said before. A folder that was deleted stays deleted.
+
+    Args:
+        folder: The folder of the run.
+        record: As `verl_otel.analysis.io.run_status.Training`.
+
+    Returns:
+        Whether it is written.
+    """
+    with _alone(folder):
+        try:
+            manifest = safe_files.read_json(folder / NAME)
+        except (FileNotFoundError, ValueError):
+            manifest = {}
+        except OSError:  # another node has just replaced the file: what it says must not be lost
+            return False
+        manifest = manifest if isinstance(manifest, dict) else {}
+        return _replace(folder, {**manifest, STATUS: _merge(manifest.get(STATUS), record)})
+
+
+def _merge(status: object, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the status of a run with another record. It is of the same process as one that began at the same time."""
+    known = status if isinstance(status, dict) else {}
+    listed, earlier = known.get("trainings"), known.get("earlier_steps")
+    trainings = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    for place, each in enumerate(trainings):
+        if (each.get("process"), each.get("began")) == (record["process"], record["began"]):
+            trainings[place] = dict(record)
+            break
+    else:
+        trainings.append(dict(record))
+    counts = [earlier, *(each.get("steps") for each in trainings[:-MAX_TRAININGS])]
+    total = sum(count for count in counts if type(count) is int)
+    return {"trainings": trainings[-MAX_TRAININGS:], "earlier_steps": total}
 
 
 def note_destination(folder: Path, exporters: Sequence[str], endpoint: str) -> None:
@@ -157,9 +204,63 @@ def find_start(manifest: Mapping[str, Any]) -> float:
     return max(0.0, float(started))
 
 
+class _Changing:
+    """Held by the thread of this process that changes a manifest: some file systems of clusters have no lock of a folder."""
+
+    lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    _Changing.lock = threading.Lock()
+
+
+process_state.register(after_fork=_renew_lock)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep others from changing a manifest between reading and writing it: the driver, the trainer, and their threads.
+
+    After `LOCK_SECONDS` it goes on all the same: nothing waits for a process that is stopped, and a change of two at once is rare.
+    """
+    lock, handle = _Changing.lock, -1
+    is_held = lock.acquire(timeout=LOCK_SECONDS)
+    try:
+        with contextlib.suppress(
+            OSError
+        ):  # another process holds it, or the file system has none, or there is no folder yet
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            safe_files.lock(handle, LOCK_SECONDS)
+        yield
+    finally:
+        if handle >= 0:
+            with contextlib.suppress(
+                OSError
+            ):  # a child that was forked meanwhile has the descriptor, too, and would keep the lock
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+        if is_held:
+            lock.release()
+
+
 def _write(folder: Path, record: dict[str, Any]) -> None:
     try:
         safe_files.make_folder(folder)
+    except OSError as error:
+        _warn(folder, error)
+    else:
+        _replace(folder, record)
+
+
+def _replace(folder: Path, record: dict[str, Any]) -> bool:
+    """Write the manifest of a folder that exists; return whether it is written."""
+    try:
         safe_files.write_atomically(folder / NAME, json.dumps(record, indent=1, default=str) + "\n")
     except OSError as error:
-        error_boundary.warn_once("manifest", "verl-otel: cannot write %s: %s", folder / NAME, error.strerror)
+        _warn(folder, error)
+        return False
+    return True
+
+
+def _warn(folder: Path, error: OSError) -> None:
+    error_boundary.warn_once("manifest", "verl-otel: cannot write %s: %s", folder / NAME, error.strerror)

@@ -28,6 +28,7 @@ from verl_otel.recording.duration_stats import DURATIONS
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.semconv.run_state import WORDS
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
 from verl_otel.watchdog import event_loops, overdue, process_reports
@@ -41,13 +42,6 @@ ELECTION_SECONDS: Final = 2.0
 """Seconds between two attempts to acquire the lock of the monitor."""
 MAX_SUSPECTS_PER_NAME: Final = 8
 """Suspects of one span name that are reported: the oldest."""
-_STATES: Final[dict[object, str]] = {
-    1: process_reports.RUNNING,
-    2: process_reports.FINISHED,
-    3: process_reports.FAILED,
-    6: process_reports.INTERRUPTED,
-}
-"""Values of ``verl.run.state``."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than in the last report for a new report to be written."""
 
@@ -134,7 +128,8 @@ class Heartbeat(Exporter):
         self._open = batch.open_spans
         for point in batch.points:
             if point.instrument.name == metric_names.RUN_STATE:
-                self._mark_run_state(_STATES.get(point.value, process_reports.FINISHED))
+                state = WORDS.get(point.value)  # type: ignore[call-overload]  # a number, as the keys are
+                self._mark_run_state(state if state in process_reports.MARKS else process_reports.FINISHED)
 
     def _mark_run_state(self, state: str) -> None:
         """Record the state of the run, and then a heartbeat: this process did not die before the end of the run."""

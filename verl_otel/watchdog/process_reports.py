@@ -20,6 +20,7 @@ from verl_otel._internal import safe_files
 from verl_otel._internal.safe_files import parse_int64
 from verl_otel.config import Config
 from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.semconv.run_state import RunState
 from verl_otel.system.procfs import Process
 
 FOLDER: Final = "black-box"
@@ -150,7 +151,12 @@ def list_paths(folder: Path) -> list[Path]:
 
 # -- whether the run has ended, and how: after that processes are expected to exit, whatever they have open --
 
-RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
+RUNNING, FINISHED, FAILED, INTERRUPTED = MARKS = (
+    RunState.RUNNING.word,
+    RunState.FINISHED.word,
+    RunState.FAILED.word,
+    RunState.INTERRUPTED.word,
+)
 _FILE: Final = "ended"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes
 from verl_otel.analysis.gpu.accounting import WORK, GpuAccount
-from verl_otel.analysis.model import CAUSES
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 pytestmark = pytest.mark.full
 
@@ -97,7 +97,7 @@ def test_causes_sum_up_to_the_window_and_windows_to_the_run(mode, forest, cuts):
     for begin, end in itertools.pairwise(cuts):
         for found in ledger.add_window(begin, end, *cut(forest, begin, end)):
             assert sum(found.nanoseconds.values()) == end - begin
-            assert set(found.nanoseconds) <= set(CAUSES)
+            assert set(found.nanoseconds) <= set(GPU_CAUSES)
             assert min(found.nanoseconds.values(), default=1) > 0
     assert {each.device: each.nanoseconds for each in ledger.total()} == account(
         mode, cuts[0], cuts[-1], *cut(forest, cuts[0], cuts[-1])

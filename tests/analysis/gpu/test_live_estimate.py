@@ -12,7 +12,7 @@ from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes, live_estimate
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.live_estimate import Call, Pool, Rollout, Window
-from verl_otel.analysis.model import CAUSES
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 TIMES = st.floats(0, 100, width=32)
 SPELLS = st.tuples(TIMES, TIMES).map(sorted)
@@ -46,7 +46,7 @@ def test_causes_sum_up_to_the_window_times_gpus(window, rollouts, pool, asleep):
     """Whatever was noted, every GPU has every second once, and no cause is outside of the ledger's."""
     spent = live_estimate.spend(window, rollouts, pool, asleep=asleep).by_cause()
     assert sum(spent.values()) == near((window.end - window.begin) * (pool.trains + pool.generates))
-    assert set(spent) <= set(CAUSES)
+    assert set(spent) <= set(GPU_CAUSES)
     assert min(spent.values(), default=1) > 0
 
 
@@ -172,18 +172,18 @@ def tell(gpus, seed):
 def test_it_agrees_with_the_files(gpus, seed):
     """On a step whose trajectories lie on the replicas evenly each cause is right within 10 % of the GPU time, each state within 8 %."""
     total, window, rollouts = tell(gpus, seed)
-    exact = dict.fromkeys(CAUSES, 0.0)
+    exact = dict.fromkeys(GPU_CAUSES, 0.0)
     for device in total:
         for cause, nanoseconds in device.nanoseconds.items():
             exact[cause] += nanoseconds / 1e9
     spent = live_estimate.spend(window, rollouts, Pool(gpus)).by_cause()
     whole = (window.end - window.begin) * gpus
     assert sum(exact.values()) == pytest.approx(whole)
-    assert {cause: spent.get(cause, 0) / whole for cause in CAUSES} == pytest.approx(
+    assert {cause: spent.get(cause, 0) / whole for cause in GPU_CAUSES} == pytest.approx(
         {cause: seconds / whole for cause, seconds in exact.items()}, abs=0.1
     )
-    for state in set(CAUSES.values()):
-        causes = [cause for cause in CAUSES if CAUSES[cause] == state]
+    for state in {cause.state for cause in GPU_CAUSES.values()}:
+        causes = [cause for cause in GPU_CAUSES if GPU_CAUSES[cause].state == state]
         assert sum(spent.get(cause, 0) for cause in causes) / whole == pytest.approx(
             sum(exact[cause] for cause in causes) / whole, abs=0.08
         )
@@ -202,5 +202,5 @@ def test_many_trajectories_are_looked_at_in_parts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_estimate, "GRAINS", 10_000)
         exact = live_estimate.spend(window, rollouts, Pool(8)).by_cause()
-    assert all(coarse.get(cause, 0) == pytest.approx(exact.get(cause, 0), abs=16) for cause in CAUSES)
+    assert all(coarse.get(cause, 0) == pytest.approx(exact.get(cause, 0), abs=16) for cause in GPU_CAUSES)
     assert fine != coarse

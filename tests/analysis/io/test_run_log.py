@@ -1,10 +1,13 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reading the run log: order, rotation, cut-off lines, verl's own file."""
+"""Reading the run log: order, rotation, cut-off lines, what verl's own loggers write."""
 
 import json
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from verl_otel.analysis.io import run_log
 
@@ -44,6 +47,44 @@ def test_the_file_of_verl(tmp_path):
     path = tmp_path / "exp.jsonl"
     path.write_text('{"step": 3, "data": {"actor/pg_loss": 0.5}}\n')
     assert list(run_log.read([path])) == [{"level": "INFO", "scope": "scalars", "step": 3, "actor/pg_loss": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("step:3 - a/b:0.5 - c:-1e-05", {"a/b": 0.5, "c": -1e-05}),
+        ("step:3 - a:np.float64(0.5) - b:np.int64(3) - c:True", {"a": 0.5, "b": 3, "c": 1}),
+        ("step:3 - a:inf - b:np.float64(-inf)", {"a": math.inf, "b": -math.inf}),
+        ("(TaskRunner pid=9) step:3 - val-core/a:b/acc/mean@1:0.5", {"val-core/a:b/acc/mean@1": 0.5}),
+        ("step:3 - a:1 (Worker pid=4) x - y - b:two - c:2 - d: - e:3.3(Worker - f:4", {"a": 1, "c": 2, "f": 4}),
+    ],
+)
+def test_a_line_of_the_console_of_verl(text, values):
+    """Its step and its numbers; what is no number, or has other output in it, is passed over."""
+    record = run_log.parse_console(text.encode())
+    assert {key: value for key, value in record.items() if key not in ("scope", "level", "step")} == values
+    assert (record["scope"], record["step"]) == ("scalars", 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "global_step:3 - a:1", "step: 3 - a:1", "step:x - a:1", "step:3", "step:3 - ", "step:3 - a:b", "step:9999999999999999 - a:1",
+        "step:3 - " + "a:1:" * 300_000, "step:3 - " + "a" * 100_000, "step:3 - " + "a:" * 100_000, "step:" * 100_000,
+    ],
+)  # fmt: skip
+def test_other_output_is_no_step(text):
+    """Also where it looks like one, and however long it is."""
+    assert run_log.parse_console(text.encode()) is None
+
+
+@given(st.binary(max_size=200))
+def test_any_output_is_taken(rest):
+    """Whatever stands behind a step, its values are numbers."""
+    record = run_log.parse_console(b"step:1 - a:1 - " + rest)
+    assert record is None or all(
+        isinstance(value, float) for key, value in record.items() if key not in ("scope", "level", "step")
+    )
 
 
 def test_a_tail_reads_what_is_appended(tmp_path):

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.builders import forests as f
-from verl_otel.analysis.model import KINDS
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.critical_path import split_engine
+from verl_otel.semconv.kinds import WORK
 
 SECOND = 10**9
 QUEUE, PREFILL, DECODE = (
@@ -53,7 +53,7 @@ def test_a_span_says_what_its_time_is(name, attributes, expected):
     """Kind and name come from the span; a user's own span keeps its name and has the kind of what it lies in."""
     segment = segment_below("verl.phase.gen", name, **attributes)
     assert (segment.kind, segment.name) == expected
-    assert segment.kind in KINDS
+    assert segment.kind in WORK
 
 
 @pytest.mark.parametrize("inner", ["POST", "GET http://x/7f3a", "sql"])

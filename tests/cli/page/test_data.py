@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.page import explanations
-from verl_otel.analysis.model import CAUSES, Activity, Cost, DeviceTime, Segment, Series, Verdict
+from verl_otel.analysis.model import Activity, Cost, DeviceTime, Segment, Series, Verdict
 from verl_otel.cli import explain
+from verl_otel.cli.documents import explain as document
 from verl_otel.cli.page import data
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 
 @pytest.mark.full
@@ -39,14 +41,14 @@ def test_more_keys_than_fit_share_the_last_column():
 
 
 @pytest.mark.full
-@given(st.lists(st.dictionaries(st.sampled_from(sorted(CAUSES)), st.integers(0, 10**13)), min_size=1, max_size=300))
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(GPU_CAUSES)), st.integers(0, 10**13)), min_size=1, max_size=300))
 def test_the_ledger_sums_all_gpus_and_lists_the_least_productive(windows):
     """The total is over all GPUs, however many are listed; who is listed is no more productive than who is not."""
     devices = [DeviceTime(f"gpu{index}", each) for index, each in enumerate(windows)]
     found = data.of_devices(devices, data.Names(), 20)
     assert found["count"] == len(devices)
     assert len(found["rows"]) == min(20, len(devices))
-    for place, cause in enumerate(CAUSES):
+    for place, cause in enumerate(GPU_CAUSES):
         assert abs(found["total"][place] - sum(each.get(cause, 0) for each in windows) / 1000) <= 1
 
 
@@ -56,9 +58,9 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
     steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
     run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
-    page, explained = data.build(run)["cost"], explain.to_json(run, run.steps)["run"]["cost"]
-    assert page["generated"] == explained["generated_tokens"] == 5000
-    assert dict(page["wasted"]) == explained["wasted_tokens"]
+    page, explained = data.build(run)["cost"], document.make(run, run.steps).run.cost
+    assert page["generated"] == explained.generated_tokens == 5000
+    assert dict(page["wasted"]) == explained.wasted_tokens
     assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6
     assert "800 of 5,000 tokens (16%) trained on without a gradient" in explain.render(run)
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.cli.page import explanations
-from verl_otel.analysis.model import CAUSES, KINDS
 from verl_otel.cli.page import assembly
+from verl_otel.semconv.kinds import GPU_CAUSES, WORK
 
 pytestmark = pytest.mark.browser
 
@@ -239,16 +239,13 @@ def test_text_and_areas_stand_out(scheme):
         assert contrast(colours[area], colours["paper"]) >= 3, area
 
 
-@pytest.mark.parametrize("table", ["KINDS", "CAUSES", "PHASES"])
-def test_no_two_things_look_alike(table):
+def test_no_two_things_look_alike():
     """Whatever a chart shows together differs in hue or in pattern, and idle GPUs are patterned, productive ones plain."""
-    block = re.search(rf"const {table} = \{{(.*?)\n\}};", assembly.read("colours.js"), re.DOTALL)[1]
-    looks = dict(re.findall(r'"?(\w[\w ]*)"?: (\["\w+", "\w+")', block))
-    assert len(looks) > 10
-    assert len(set(looks.values())) == len(looks)
-    if table == "CAUSES":
-        assert set(looks) == set(CAUSES)
-        assert {CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
-        assert not {key for key, look in looks.items() if CAUSES[key] == "productive"} - {"train", "rollout"}
-    if table == "KINDS":
-        assert set(looks) == set(KINDS)
+    block = re.search(r"const PHASES = \{(.*?)\n\};", assembly.read("colours.js"), re.DOTALL)[1]
+    phases = re.findall(r'"?(?:\w[\w ]*)"?: \["(\w+)", "(\w+)"', block)
+    work = [each.look[:2] for each in WORK.values()]
+    causes = [cause.look[:2] for cause in GPU_CAUSES.values()]
+    for looks in (phases, work, causes):
+        assert len(set(looks)) == len(looks) > 10
+    plain = {name for name, cause in GPU_CAUSES.items() if cause.look[1] == "solid"}
+    assert plain == {name for name, cause in GPU_CAUSES.items() if cause.state == "productive"} == {"train", "rollout"}

@@ -11,12 +11,12 @@ import pytest
 from tests.analysis.test_live_run import long_training
 from tests.builders import stories
 from verl_otel.analysis.live_run import LiveRun
-from verl_otel.cli import explain
 from verl_otel.cli.view import site as pages
 from verl_otel.cli.view.site import Access, Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Request
 from verl_otel.health import profiles
+from verl_otel.semconv.kinds import ADVICE
 
 
 @pytest.fixture
@@ -36,9 +36,13 @@ def get(runs, monkeypatch):
 def test_every_run_of_the_folder_is_listed(runs, get):
     """Also one that was written after the site was made."""
     assert json.loads(get("/api/runs").body) == []
-    stories.training(runs / "r1").write()
+    story = stories.training(runs / "r1")
+    held = "step 2 took 15.0 s: phase gen 7.0 s longer than usual"
+    story.status({"state": "finished", "time": stories.T0 + 25, "step": 2, "reward": 0.75, "verdict": held})
+    story.write()
     (row,) = json.loads(get("/api/runs").body)
     assert (row["run"], row["state"], row["last_step"]) == ("r1", "finished", 2)
+    assert (row["reward"], row["verdict"]) == (0.75, held)
 
 
 def test_a_run_of_two_nodes_is_one(tmp_path):
@@ -73,7 +77,7 @@ def test_findings_say_what_to_do(runs, get):
     first, second, *_ = json.loads(get("/api/runs/r1").body)["findings"]
     assert first["text"].startswith("STALL: in agent_loop-0")
     assert first["next"].endswith("verl-otel explain r1 --events shows all of it")
-    assert (second["step"], second["next"]) == (2, explain.ADVICE["slow tool"])
+    assert (second["step"], second["next"]) == (2, ADVICE["slow tool"])
 
 
 def test_the_page_of_a_run_is_that_of_the_report(runs, get):

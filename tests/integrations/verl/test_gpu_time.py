@@ -47,7 +47,7 @@ def time(monkeypatch, recorded):
         if getattr(module, "clock", None) is clock:
             monkeypatch.setattr(module, "clock", made)
     monkeypatch.setattr(gpu_time, "wall_offset_ns", lambda: 0)
-    monkeypatch.setattr(tracking._Run, "state", tracking.RUNNING)
+    monkeypatch.setattr(tracking._Run, "state", tracking.RunState.RUNNING)
     gpu_time.begin_run()
     yield made
     gpu_time.begin_run()

@@ -225,6 +225,6 @@ def test_a_store_that_does_not_answer_does_not_hold_the_exit(program, monkeypatc
 def test_the_end_of_a_run_reports_a_best_checkpoint_that_was_never_chosen(run, monkeypatch, caplog):
     run(best_checkpoint="val-core/math/acc/mean@1")
     guards.observe({"actor/ppo_kl": 0.1}, 1)
-    monkeypatch.setattr(tracking._Run, "state", tracking.RUNNING)
+    monkeypatch.setattr(tracking._Run, "state", tracking.RunState.RUNNING)
     tracking.end_run(failed=False)
     assert caplog.text.count("no step had the scalar val-core/math/acc/mean@1") == 1

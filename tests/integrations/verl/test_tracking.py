@@ -4,6 +4,7 @@
 
 import contextlib
 import gc
+import json
 import weakref
 from collections import defaultdict
 
@@ -11,6 +12,7 @@ import pytest
 
 import verl_otel
 from verl_otel import session
+from verl_otel.analysis.io import run_status
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import scalars, tracking
 from verl_otel.recording import run_log
@@ -290,14 +292,18 @@ def test_a_tracking_that_could_not_be_made_says_nothing(recorded, tracking_class
 
 
 def test_the_last_scalars_are_on_disk_after_finish(tracking_class, tmp_path):
-    """When finish returns, the scalars and the end of the run are in the files, although the drain is far away."""
+    """When finish returns, the scalars and the end of the run are in the files, although the drain is far away. No step has a span here."""
     verl_otel.init(exporters="file", run_dir=tmp_path, run_id="r1", drain_interval=60)
     try:
         made = tracking_class("p", "e", config=CONFIG)
+        made.log({"critic/rewards/mean": 0.5}, 7)
         made.finish()
         text = next((tmp_path / "r1").glob("metrics-*")).read_text()
         assert '"verl.run.state"' in text
-        assert '"verl.project": "p"' in (tmp_path / "r1" / "run.json").read_text()
+        manifest = json.loads((tmp_path / "r1" / "run.json").read_text())
+        (training,) = run_status.read(manifest).trainings
+        assert (manifest["verl.project"], training.state, training.step) == ("p", "finished", 7)
+        assert training.reward == 0.5
     finally:
         verl_otel.shutdown()
 

@@ -5,6 +5,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import pickle
 import sys
 import warnings
@@ -13,7 +14,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import verl_otel
 from tests.builders import hooks
+from verl_otel.analysis.io import run_status
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import guards, timers, tracking, trainer
 from verl_otel.integrations.verl.trainer import Trainer
@@ -272,3 +275,17 @@ def test_both_timers_of_verl_are_ours_and_open_one_span(recorded):
     finally:
         patch.undo_all()
     assert sorted(span.name for span in recorded.spans) == ["verl.phase.gen"] * 2 + ["verl.step"] * 2
+
+
+def test_the_status_of_the_run_has_the_planned_steps(timer, tmp_path):
+    """As verl has computed them, beside those that have ended."""
+    verl_otel.init(exporters="file", run_dir=tmp_path, run_id="r1", stalls=False)
+    try:
+        tracking.describe_run("p", "e", {})
+        own = make_trainer(timer.marked)
+        own.total_training_steps = 10
+        own.fit()
+    finally:
+        verl_otel.shutdown()
+    (training,) = run_status.read(json.loads((tmp_path / "r1" / "run.json").read_text())).trainings
+    assert (training.steps, training.step, training.total_steps) == (2, 2, 10)

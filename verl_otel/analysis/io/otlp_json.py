@@ -114,40 +114,12 @@ class _Metrics(msgspec.Struct, gc=False, rename="camel"):
     resource_metrics: list[_ResourceMetrics]
 
 
-class _CountPoint(msgspec.Struct, gc=False, rename="camel"):
-    attributes: msgspec.Raw = msgspec.Raw(b"[]")
-    start_time_unix_nano: int = 0
-    count: int = 0
-
-
-class _Histogram(msgspec.Struct, gc=False, rename="camel"):
-    data_points: list[_CountPoint] = []
-
-
-class _HistogramMetric(msgspec.Struct, gc=False):
-    name: str
-    histogram: _Histogram | None = None
-
-
-class _ScopeHistograms(msgspec.Struct, gc=False, rename="camel"):
-    metrics: list[_HistogramMetric] = []
-
-
-class _ResourceHistograms(msgspec.Struct, gc=False, rename="camel"):
-    scope_metrics: list[_ScopeHistograms] = []
-
-
-class _Histograms(msgspec.Struct, gc=False, rename="camel"):
-    resource_metrics: list[_ResourceHistograms]
-
-
 class _Resource(msgspec.Struct, gc=False, rename="camel"):
     attributes: list[_Pair] = []
 
 
 _TRACES: Final = msgspec.json.Decoder(_Traces, strict=False)
 _METRICS: Final = msgspec.json.Decoder(_Metrics, strict=False)
-_HISTOGRAMS: Final = msgspec.json.Decoder(_Histograms, strict=False)
 _PAIRS: Final = msgspec.json.Decoder(list[_Pair], strict=False)
 _RESOURCE: Final = msgspec.json.Decoder(_Resource, strict=False)
 _new: Final = tuple.__new__
@@ -179,15 +151,6 @@ def read_points(line: bytes) -> Iterator[tuple[bytes, list[PointRecord]]]:
                 data = metric.gauge or metric.sum
                 points += [_point(metric.name, point) for point in data.data_points] if data else []
         yield bytes(group.resource), points
-
-
-def read_counts(line: bytes, name: str) -> Iterator[tuple[dict[str, AttributeValue], int, int]]:
-    """Return the series of one histogram in a line of ``metrics-``: labels, start of the counting, and count."""
-    for group in _HISTOGRAMS.decode(line).resource_metrics:
-        for scope in group.scope_metrics:
-            for metric in scope.metrics:
-                for point in metric.histogram.data_points if metric.name == name and metric.histogram else ():
-                    yield _read_attributes(bytes(point.attributes)), point.start_time_unix_nano, point.count
 
 
 def read_resource(raw: bytes) -> dict[str, AttributeValue]:

@@ -210,15 +210,26 @@ def read_open(folders: Iterable[Path], writers: Writers, problems: list[str]) ->
 
 
 def read_manifest(folders: Iterable[Path]) -> dict[str, Any]:
-    """Return ``run.json`` of the first folder that has a readable one."""
+    """Return ``run.json`` of the first folder that has a readable one, with the status of all folders: the trainer may be on another node."""
+    manifests = []
     for folder in folders:
         try:
             manifest = safe_files.read_json(folder / "run.json")
         except (OSError, ValueError):
             continue
         if manifest and isinstance(manifest, dict):
-            return manifest
-    return {}
+            manifests.append(manifest)
+    return {**manifests[0], **merge_status(manifests)} if manifests else {}
+
+
+def merge_status(manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the status of a run from the manifests of its nodes, by its key; empty if none has one."""
+    found = [status for each in manifests if isinstance(status := each.get("status"), dict)]
+    if len(found) < 2:  # noqa: PLR2004 - nothing to merge
+        return {"status": found[0]} if found else {}
+    trainings = [each for status in found if isinstance(listed := status.get("trainings"), list) for each in listed]
+    earlier = [count for status in found if isinstance(count := status.get("earlier_steps"), int)]
+    return {"status": {"trainings": trainings, "earlier_steps": sum(earlier)}}
 
 
 def list_attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

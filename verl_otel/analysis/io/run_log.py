@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the run log: files that grow, that are rotated, that end in the middle of a line, and the log of verl's own ``file`` logger."""
+"""Reads the run log: files that grow, that are rotated, that end in the middle of a line, and the logs of verl's own ``file`` and ``console`` loggers."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -17,9 +18,17 @@ T = TypeVar("T")
 Record = dict[str, Any]
 """A line of the run log; see `verl_otel.semconv.logs` for its keys."""
 TRACKED: Final = "scalars"
-"""Scope of the lines of verl's ``file`` logger."""
+"""Scope of the lines of verl's ``file`` and ``console`` loggers."""
 LOOKED_AT: Final = 100
-"""Lines of a file in which one of that logger is looked for."""
+"""Lines of a file in which one of the ``file`` logger is looked for."""
+CONSOLE_LOOKED_AT: Final = 100_000
+"""The same for the ``console`` logger: the output of Ray, engines and data comes before the first step."""
+MAX_CONSOLE_LINE: Final = 1 << 20
+"""Bytes of a line of the console; longer ones are no step: verl has hundreds of scalars, not ten thousands."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_CONSOLE_STEP: Final = re.compile(r"(?<![\w/.-])step:(\d{1,15}) - ")
+_CONSOLE_SCALAR: Final = re.compile(r"(\S+):(?:\w+\.\w+\()?([^\s():]+)\)?(?!\S)")
+_FLAGS: Final = {"True": 1.0, "False": 0.0}
 MAX_BLOCK: Final = 4 << 20
 """Bytes that a tail reads at once."""
 
@@ -58,15 +67,49 @@ def parse(line: bytes) -> Record | None:
     return record if isinstance(record.get(logs.SCOPE), str) else None
 
 
+def parse_console(line: bytes) -> Record | None:
+    """Return the record of a line of verl's ``console`` logger; None for other output.
+
+    Such a line is ``step:12 - actor/pg_loss:0.1 - timing_s/gen:np.float64(3.2)``, after what Ray writes before the lines of a worker, in colour. What
+    other processes have written into the line is passed over. NaN and infinity are numbers here.
+    """
+    if b"step:" not in line or len(line) > MAX_CONSOLE_LINE:
+        return None
+    text = _COLOUR.sub("", line.decode("utf-8", "replace"))
+    begin = _CONSOLE_STEP.search(text)
+    if begin is None:
+        return None
+    values: dict[str, float] = {}
+    for part in text[begin.end() :].split(" - "):
+        scalar = _CONSOLE_SCALAR.match(part)
+        if scalar is not None:
+            try:
+                values[scalar[1]] = _FLAGS[scalar[2]] if scalar[2] in _FLAGS else float(scalar[2])
+            except ValueError:
+                continue
+    return {**values, logs.LEVEL: "INFO", logs.SCOPE: TRACKED, logs.STEP: int(begin[1])} if values else None
+
+
 def is_tracked(record: Record) -> bool:
     """Return whether a record is a line of verl's ``file`` logger; those of the run log have a time stamp."""
     return record[logs.SCOPE] == TRACKED and logs.TIMESTAMP not in record
 
 
-def is_tracked_log(path: Path) -> bool:
-    """Return whether a file is a log of verl's ``file`` logger: its first lines have one of its records."""
+def find_logger(path: Path) -> str:
+    """Return whose log a file is by its first lines: verl's ``file`` or ``console`` logger; empty: of neither."""
     first = itertools.islice(read_lines([path]), LOOKED_AT)
-    return any(record is not None and is_tracked(record) for record in first)
+    if any(record is not None and is_tracked(record) for record in first):
+        return "file"
+    return "console" if any(itertools.islice(read_lines([path], parse_console), CONSOLE_LOOKED_AT)) else ""
+
+
+def read_tracked(paths: Iterable[Path]) -> Iterator[Record | None]:
+    """Yield the record of each line that verl's own loggers have written; None for a damaged line of the ``file`` logger."""
+    for path in paths:
+        if find_logger(path) == "console":
+            yield from filter(None, read_lines([path], parse_console))
+        else:
+            yield from (one if one is not None and is_tracked(one) else None for one in read_lines([path]))
 
 
 def read(places: Iterable[Path]) -> Iterator[Record]:
@@ -86,7 +129,7 @@ def time_of(record: Record) -> str:
     return str(record.get(logs.TIMESTAMP, ""))
 
 
-def read_lines(paths: Iterable[Path]) -> Iterator[Record | None]:
+def read_lines(paths: Iterable[Path], parse: Callable[[bytes], Record | None] = parse) -> Iterator[Record | None]:
     """Yield the record of each line of some files, one after the other; None for a line that is no record, see `parse`."""
     for path in paths:
         try:

@@ -38,7 +38,7 @@ class Item(NamedTuple):
     """A piece of a trajectory: first ``lead_ns`` without a slot, then ``hold_ns`` in a slot of its pool, then ``rest_ns`` without."""
 
     kind: str
-    """Kind of segment (`model.KINDS`)."""
+    """Kind of segment (`kinds.WORK`)."""
     name: str
     instance: str
     lead_ns: int

@@ -76,7 +76,7 @@ _FIXED: Final = {
     CONSUME: "above",
     "llm_request": "server",
 }
-"""Spans whose name determines their kind; ``turn`` and ``above`` are none of `model.KINDS`: their time belongs to the parent."""
+"""Spans whose name determines their kind; ``turn`` and ``above`` are none of `kinds.WORK`: their time belongs to the parent."""
 
 _NAMED_BY: Final = {"reward": attr.DATA_SOURCE, "logging": attr.TRACKER}
 """Attributes that name what spans of a kind belong to."""

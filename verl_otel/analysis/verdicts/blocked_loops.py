@@ -66,6 +66,8 @@ class Blocking(NamedTuple):
     """`KIND` or `PAUSED_KIND`."""
     line: str = ""
     """``FILE:LINE in FUNCTION`` of the code that ran; empty: unknown."""
+    work: tuple[str, str] = ("", "")
+    """Kind and name of the segment that waited for it; empty: it is not on a path."""
 
 
 class _Intervals:
@@ -173,7 +175,7 @@ class BlockedLoops:
                     marked.append(segment._replace(start_ns=reached, end_ns=blocking.start_ns))
                 start_ns, end_ns, kind, name = blocking.start_ns, blocking.end_ns, blocking.kind, blocking.name
                 marked.append(segment._replace(start_ns=start_ns, end_ns=end_ns, kind=kind, name=name))
-                waits.append(blocking)
+                waits.append(blocking._replace(work=(segment.kind, segment.name)))
                 reached = blocking.end_ns
             if reached < segment.end_ns:
                 marked.append(segment._replace(start_ns=reached))
@@ -250,8 +252,17 @@ _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
 """Reasons that every step may have: verl 0.8, for example, collects garbage in each step."""
 
 
-def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> tuple[Verdict, ...]:
-    """Return verdicts on the blocked loops and paused processes that a step waited for, one for each process and what blocked it.
+class Blocked(NamedTuple):
+    """What blocked a step."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    """One for each process and what blocked it."""
+    covered: Mapping[tuple[str, str], float] = {}
+    """Seconds of its critical path that these took from each kind and name of work."""
+
+
+def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> Blocked:
+    """Return the blocked loops and paused processes that a step waited for noticeably.
 
     A callback that blocked its loop, and a process that was stopped, need no comparison with other steps: neither should happen at all.
     Every other reason may be usual, and counts only where it made the step longer than the steps before.
@@ -265,7 +276,8 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     by_subject: dict[tuple[str, str, str], list[Blocking]] = defaultdict(list)
     for blocking in waits:
         by_subject[blocking.instance, blocking.name, blocking.kind].append(blocking)
-    verdicts = []
+    verdicts: list[Verdict] = []
+    covered: dict[tuple[str, str], float] = defaultdict(float)
     for blockings in by_subject.values():
         seconds = _count_seconds(blockings)
         is_callback = all(blocking.reason == "callback" for blocking in blockings)
@@ -276,7 +288,9 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
             continue
         waiting = len({member.trace_id for member in members if _has_waited(member, blockings)})
         verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting))
-    return tuple(verdicts)
+        for blocking in blockings:
+            covered[blocking.work] += _count_seconds([blocking])
+    return Blocked(tuple(verdicts), covered)
 
 
 def _count_seconds(blockings: Iterable[Blocking]) -> float:
@@ -302,9 +316,10 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
 
 
 def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
-    """Return a step in which verdicts on processes that were paused meanwhile say so, with one verdict for each pause of a process.
+    """Return a step in which verdicts on processes that were paused meanwhile name the pause, with one verdict for each pause of a process.
 
-    A verdict compares a process with others; the pause is why it took longer.
+    A verdict on a phase or a rank compares a process with others; the pause is why it took longer. Of what a trajectory waited for,
+    `drop_explained` has taken the pauses out.
 
     Args:
         step: With its verdicts.
@@ -325,7 +340,7 @@ def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
 
 
 def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
-    if verdict.kind in (_LOOP, _PAUSED, "between"):
+    if verdict.kind in (_LOOP, _PAUSED, "between") or verdict.kind in _EXPLAINED:
         return verdict
     names = [verdict.instance]
     if verdict.cause in _OF_TRAINER:
@@ -357,21 +372,31 @@ def _has_waited(member: Trajectory, blockings: Sequence[Blocking]) -> bool:
     )
 
 
-def drop_explained(step: Step, loops: Sequence[Verdict]) -> Step:
-    """Return a step without verdicts on calls that were slow because their event loop was blocked.
+def drop_explained(step: Step, blocked: Blocked) -> Step:
+    """Return a step whose other verdicts are about what no blocked loop and no pause explains; small rests are dropped.
 
     Args:
         step: With its other verdicts.
-        loops: The verdicts on blocked loops and paused processes.
+        blocked: The verdicts on blocked loops and paused processes.
     """
-    blocked = sum(verdict.seconds for verdict in loops)
-    if not blocked:
+    if not blocked.verdicts:
         return step
-    paused = {verdict.instance: verdict.seconds for verdict in loops if verdict.kind == _PAUSED}
+    paused = {verdict.instance: verdict.seconds for verdict in blocked.verdicts if verdict.kind == _PAUSED}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
     def explain(verdict: Verdict) -> float:
-        return blocked if verdict.kind in _EXPLAINED else paused.get(verdict.instance, 0.0)
+        if verdict.kind not in _EXPLAINED:
+            return paused.get(verdict.instance, 0.0)
+        if verdict.cause == "unknown":  # only the root of the trajectory was kept
+            return sum(blocked.covered.values())
+        return blocked.covered.get((verdict.cause, verdict.cause_name), 0.0)
 
-    kept = [verdict for verdict in step.verdicts if not explain(verdict) or verdict.seconds - explain(verdict) >= least]
+    kept = []
+    for verdict in step.verdicts:
+        explained = explain(verdict)
+        rest = verdict.seconds - explained
+        if not explained:
+            kept.append(verdict)
+        elif rest >= least:
+            kept.append(verdict._replace(seconds=rest, saved=min(rest, verdict.saved)))
     return step._replace(verdicts=tuple(kept))

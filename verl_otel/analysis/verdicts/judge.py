@@ -62,7 +62,7 @@ def judge_awaited_work(
         max(baseline.median for baseline in beyond) if starting else min(baseline.median for baseline in beyond)
     )
     excess = min(work.seconds - typical_seconds, work.inside)
-    alone, together, group = _shorten(work, typical_seconds, excess, floor)
+    alone, together, lead, group = _shorten(work, typical_seconds, excess, floor)
     kind, subject, saved = "trajectory", work.label, alone
     if alone < GROUP_SHARE * together:
         kind, subject = _name_group(work, group)
@@ -85,24 +85,30 @@ def judge_awaited_work(
         work.turn if single else None,
         work.instance,
         step.uncertainty,
+        lead=lead,
     )
 
 
 def _shorten(
     work: AwaitedWork, typical_seconds: float, excess: float, floor: float
-) -> tuple[float, float, list[SlowTrajectory]]:
-    """Return the seconds that a typical duration would have saved, in this trajectory alone and in all, and the other trajectories."""
+) -> tuple[float, float, float, list[SlowTrajectory]]:
+    """Return the seconds that a typical duration would have saved, in this trajectory alone and in all, and the other trajectories.
+
+    The third value is what would have been saved at most, if the awaited trajectory had taken no time: what others were waited for remains.
+    """
     wait, group = work.wait, []
-    in_time = max(work.rest_ns, wait.begin_ns)
-    alone = together = max(in_time, wait.end_ns - _to_ns(excess + _beyond(work.again, typical_seconds, floor)))
+    others = in_time = max(work.rest_ns, wait.begin_ns)
+    alone = max(in_time, wait.end_ns - _to_ns(excess + _beyond(work.again, typical_seconds, floor)))
+    together = alone
     for late in work.late:
         beyond = _beyond(late.lengths, typical_seconds, floor)
         end = min(late.end_ns, wait.end_ns)
         alone = max(alone, end)
-        together = max(together, end - _to_ns(beyond))
+        others = max(others, end - _to_ns(beyond))
         if beyond > 0:
             group.append(late)
-    return (wait.end_ns - alone) / 1e9, (wait.end_ns - together) / 1e9, group
+    together = max(together, others)
+    return (wait.end_ns - alone) / 1e9, (wait.end_ns - together) / 1e9, (wait.end_ns - others) / 1e9, group
 
 
 def _beyond(lengths: Iterable[float], typical_seconds: float, floor: float) -> float:
@@ -232,16 +238,18 @@ class Judge:
             ranks = _judge_ranks(step, calls)
             late = {verdict.cause_name: verdict.seconds for verdict in ranks}
             verdicts += ranks
-            verdicts += judge_phases(phase_times, step, self._baselines, _floor(step, PHASE_SECONDS), late)
+            verdicts += judge_phases(
+                phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
+            )
         return _sort(verdicts)
 
     def _judge_awaited_work(self, step: Step, awaited_work: Iterable[AwaitedWork], *, first: bool) -> list[Verdict]:
-        """Return verdicts on the awaited work: for each subject the one with the largest excess."""
-        worst: dict[tuple[str, str], Verdict] = {}
+        """Return verdicts on the awaited work: for each subject and kind of work the one with the largest excess."""
+        worst: dict[tuple[str, str, str, str], Verdict] = {}
         for work in awaited_work:
             verdict = judge_awaited_work(work, step, self._baselines, _floor(step, TRAJECTORY_SECONDS), first=first)
             if verdict is not None:
-                key = (verdict.kind, verdict.subject)
+                key = (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name)
                 worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
         return list(worst.values())
 
@@ -290,23 +298,48 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
 # -- By how much a step was longer than usual: the combined savings of its verdicts --
 
 _BETWEEN = "between"
-_ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
+ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
+"""Kinds of verdicts on rollouts."""
+_INTERVALS: tuple[str, ...] = ("loop", "process")
+"""Kinds of verdicts on intervals of the critical path, of which no two overlap."""
 
 
 def sum_savings(step: Step) -> float:
     """Return the seconds by which the period of a step was longer than usual, 0 without verdicts.
 
-    Verdicts on the same phase describe the same wait, so the largest counts; phases are sequential, so theirs add up. A verdict
-    whose phase is unknown may be about any of them. What follows the step is apart from it, and its parts follow one another.
+    Phases are sequential, so that what their causes cost adds up. A verdict whose phase is unknown may be about any of them. What follows the
+    step is apart from it, and its parts follow one another.
     """
-    by_phase: dict[str, float] = {}
+    by_phase: dict[str, list[Verdict]] = {}
     for verdict in step.verdicts:
-        phase = _phase(step, verdict)
-        saved = by_phase.get(phase, 0.0)
-        by_phase[phase] = saved + verdict.saved if phase == _BETWEEN else max(saved, verdict.saved)
-    unknown = by_phase.pop("", 0.0)
-    between = min(step.between, by_phase.pop(_BETWEEN, 0.0))
-    return max(unknown, min(step.seconds, sum(by_phase.values()))) + between
+        by_phase.setdefault(_phase(step, verdict), []).append(verdict)
+    unknown = _sum_phase(by_phase.pop("", []))
+    between = min(step.between, sum(verdict.saved for verdict in by_phase.pop(_BETWEEN, [])))
+    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + between
+
+
+def _sum_phase(verdicts: Iterable[Verdict]) -> float:
+    """Return what the causes of one phase cost together.
+
+    Several causes of one awaited trajectory followed one another, and together cost no more than its lead over the others. Intervals on the path
+    are apart from both. A verdict on the phase itself, or on a rank, may describe the same wait again.
+    """
+    intervals = work = saved = lead = same = 0.0
+    for verdict in verdicts:
+        if verdict.kind in _INTERVALS:
+            intervals += verdict.saved
+        elif verdict.kind in ROLLOUT:
+            work += verdict.seconds
+            saved = max(saved, verdict.saved)
+            lead = max(lead, verdict.lead)
+        else:
+            same = max(same, verdict.saved)
+    return max(intervals + max(saved, min(work, lead)), same)
+
+
+def sum_shared(step: Step) -> float:
+    """Return the seconds that the verdicts of a step have in common: each describes them as its own saving."""
+    return max(0.0, sum(verdict.saved for verdict in step.verdicts) - sum_savings(step))
 
 
 def _phase(step: Step, verdict: Verdict) -> str:
@@ -318,10 +351,10 @@ def _phase(step: Step, verdict: Verdict) -> str:
     lengths: dict[str, int] = {}
     for segment in step.path:
         is_rank = verdict.kind == "rank" and segment.kind in ("worker", "call") and verdict.cause_name in segment.name
-        is_rollout = verdict.kind in _ROLLOUT and (segment.trace_id or segment.kind in ("start", "poll"))
+        is_rollout = verdict.kind in ROLLOUT and (segment.trace_id or segment.kind in ("start", "poll"))
         is_pause = verdict.kind == "process" and segment.kind == "paused" and segment.name == verdict.cause_name
         if is_rank or is_rollout or is_pause:
             lengths[segment.phase] = lengths.get(segment.phase, 0) + segment.end_ns - segment.start_ns
     if lengths:
         return max(lengths, key=lambda phase: lengths[phase])
-    return "gen" if verdict.kind in _ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""
+    return "gen" if verdict.kind in ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""

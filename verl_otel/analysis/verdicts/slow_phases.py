@@ -115,31 +115,37 @@ def _find_scopes(root: Node) -> Iterator[tuple[int, tuple[str, str]]]:
 
 
 def judge_phases(
-    phase_times: Iterable[PhaseTime], step: Step, baselines: Baselines, floor: float, late: Mapping[str, float]
+    phase_times: Iterable[PhaseTime],
+    step: Step,
+    own: int,
+    baselines: Baselines,
+    floor: float,
+    late: Mapping[str, float],
 ) -> Iterator[Verdict]:
     """Yield verdicts on the phases of a step that took longer than in other steps.
 
     Args:
         phase_times: Times of the phases of the step.
         step: The step.
-        baselines: Durations in other steps.
+        own: What the baselines know it by.
+        baselines: Durations in all steps.
         floor: Minimum saving in seconds for a verdict.
         late: Seconds by which a rank came late to a method. A phase that a rank explains gets no verdict of its own.
     """
     measured = list(phase_times)
     for whole in measured:
-        if whole.kind or whole.seconds < floor or baselines.is_first(whole.key, step.trace_id):
+        if whole.kind or whole.seconds < floor or baselines.is_first(whole.key, own):
             continue
-        baseline = baselines.of_others(whole.key, step.trace_id)
+        baseline = baselines.of_others(whole.key, own)
         if baseline is None or baseline.allows(whole.seconds, floor):
             continue
-        pace = _measure_pace(measured, whole, step, baselines)
+        pace = _measure_pace(measured, whole, own, baselines)
         if whole.seconds - pace * baseline.median < floor:  # all phases took longer: this one is not the cause
             continue
         excess = whole.seconds - baseline.median
         if any(late.get(method, 0.0) >= DETAIL_SHARE * excess for method in whole.methods):
             continue
-        cause, name, instance = _find_cause(whole, excess, measured, step, baselines)
+        cause, name, instance = _find_cause(whole, excess, measured, own, baselines)
         yield Verdict(
             step.number,
             step.seconds,
@@ -154,7 +160,7 @@ def judge_phases(
         )
 
 
-def _measure_pace(measured: Iterable[PhaseTime], judged: PhaseTime, step: Step, baselines: Baselines) -> float:
+def _measure_pace(measured: Iterable[PhaseTime], judged: PhaseTime, own: int, baselines: Baselines) -> float:
     """Return the factor by which the other phases of a step took longer than usual, at least 1.
 
     A machine under other load slows all phases alike. The median is weighted by time, so that a second slow phase does not hide
@@ -162,8 +168,8 @@ def _measure_pace(measured: Iterable[PhaseTime], judged: PhaseTime, step: Step, 
     """
     factors: list[tuple[float, float]] = []
     for other in measured:
-        if not other.kind and other is not judged and not baselines.is_first(other.key, step.trace_id):
-            baseline = baselines.of_others(other.key, step.trace_id)
+        if not other.kind and other is not judged and not baselines.is_first(other.key, own):
+            baseline = baselines.of_others(other.key, own)
             if baseline is not None and baseline.median >= PACE_SECONDS:
                 factors.append((other.seconds / baseline.median, baseline.median))
     if len(factors) < PACE_PHASES:
@@ -177,13 +183,13 @@ def _measure_pace(measured: Iterable[PhaseTime], judged: PhaseTime, step: Step, 
 
 
 def _find_cause(
-    whole: PhaseTime, excess: float, measured: Iterable[PhaseTime], step: Step, baselines: Baselines
+    whole: PhaseTime, excess: float, measured: Iterable[PhaseTime], own: int, baselines: Baselines
 ) -> tuple[str, str, str]:
     """Return kind, name and process of the part of a phase that explains most of its excess."""
     best, most = whole, DETAIL_SHARE * excess
     for part in measured:
         if part.phase == whole.phase and part.kind:
-            baseline = baselines.of_others(part.key, step.trace_id)
+            baseline = baselines.of_others(part.key, own)
             beyond = part.seconds - (baseline.median if baseline else 0.0)
             if beyond >= most:
                 best, most = part, beyond

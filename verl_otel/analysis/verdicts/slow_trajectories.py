@@ -10,7 +10,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import Explanation, Part, Segment, Step, Trajectory
+from verl_otel.analysis.model import Part, Segment, Step, Trajectory
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.baselines import FEW_PEERS, SAMPLE, Baseline, Baselines, measure
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
@@ -283,13 +283,8 @@ class SingleWait(NamedTuple):
     """Seconds by which the step would have been shorter without it."""
 
 
-def find_single_waits(run: Explanation) -> list[SingleWait]:
-    """Return the steps that waited noticeably for one trajectory, the longest wait first."""
-    waits = [wait for step in run.steps if (wait := _find_single_wait(step)) is not None]
-    return sorted(waits, key=lambda wait: -wait.lead)
-
-
-def _find_single_wait(step: Step) -> SingleWait | None:
+def find_single_wait(step: Step) -> SingleWait | None:
+    """Return the trajectory that a step waited noticeably for alone; None if there is none."""
     lead = next((saving.seconds for saving in step.savings if saving.what == "slowest"), 0.0)
     if step.interrupted or step.members < 2 or lead <= 0 or lead < NOTABLE_SHARE * step.seconds or not step.slowest:  # noqa: PLR2004 - one has no other to be later than
         return None

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Final
+
+from verl_otel.semconv.kinds import GPU_CAUSES, WORK
 
 PACKAGE: Final = "verl_otel.cli.page"
 
@@ -19,8 +22,13 @@ def read(name: str, package: str = PACKAGE) -> str:
 
 
 def join_scripts(texts: Iterable[str]) -> str:
-    """Return scripts as one, whose names are not global."""
-    return '"use strict";\n(() => {\n' + "\n".join(texts) + "})();\n"
+    """Return scripts as one, whose names are not global, after the looks of what they draw."""
+    looks = {
+        "KINDS": {name: work.look for name, work in WORK.items()},
+        "CAUSES": {name: cause.look for name, cause in GPU_CAUSES.items()},
+    }
+    constants = [f"const {name} = {json.dumps(rows)};" for name, rows in looks.items()]
+    return '"use strict";\n(() => {\n' + "\n".join([*constants, *texts]) + "})();\n"
 
 
 def render(title: str, body: str, style: str, script: str, *, data: str = "", connect: bool = False) -> str:

@@ -2,56 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Colours and patterns. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
 // 3:1; page.css holds them. No information is conveyed by colour alone: kinds of one hue differ in pattern, and every part has a text.
-
-const KINDS = {
-  step: ["grey", "solid", "trainer, in no phase"],
-  phase: ["blue", "solid", "trainer"],
-  call: ["blue", "dots", "call of the workers"],
-  worker: ["blue", "rising", "worker"],
-  weight_sync: ["purple", "solid", "weight sync"],
-  checkpoint: ["purple", "rising", "checkpoint"],
-  validation: ["purple", "dots", "validation"],
-  between: ["grey", "level", "trainer, between two steps"],
-  logging: ["yellow", "level", "logging"],
-  data_loading: ["orange", "cross", "loading data"],
-  poll: ["grey", "dots", "trainer had not noticed"],
-  start: ["grey", "rising", "waiting to start"],
-  trajectory: ["sky", "solid", "agent loop"],
-  llm: ["green", "dots", "LLM call, outside its server"],
-  server: ["green", "solid", "LLM server"],
-  queue: ["yellow", "dots", "engine: queue"],
-  prefill: ["green", "level", "engine: prefill"],
-  decode: ["green", "rising", "engine: decode"],
-  tool: ["vermillion", "solid", "tool"],
-  reward: ["orange", "rising", "reward"],
-  blocked: ["vermillion", "cross", "event loop blocked"],
-  paused: ["vermillion", "dots", "process paused"],
-  unknown: ["grey", "cross", "covered by no span"],
-};
-
-const CAUSES = {
-  train: ["blue", "solid", "training"],
-  rollout: ["green", "solid", "rollout"],
-  validation: ["purple", "dots", "validation"],
-  weight_sync: ["purple", "level", "weight sync"],
-  checkpoint: ["sky", "dots", "checkpoint"],
-  switch: ["yellow", "dots", "switching roles"],
-  start_up: ["grey", "dots", "start-up"],
-  tail_wait: ["vermillion", "rising", "waiting for the tail"],
-  tool_wait: ["orange", "rising", "waiting for tools"],
-  reward_wait: ["yellow", "rising", "waiting for rewards"],
-  loop_wait: ["vermillion", "cross", "waiting for a blocked event loop"],
-  rollout_wait: ["green", "rising", "waiting for rollouts"],
-  none_open: ["green", "cross", "waiting, no trajectory open"],
-  train_wait: ["blue", "rising", "waiting for training"],
-  sync_wait: ["purple", "rising", "waiting for weights"],
-  checkpoint_wait: ["sky", "rising", "waiting for the checkpoint"],
-  validation_wait: ["purple", "cross", "waiting for the validation"],
-  data_loading: ["orange", "dots", "loading data"],
-  logging: ["yellow", "cross", "logging"],
-  data: ["orange", "cross", "the trainer's own work"],
-  unknown: ["grey", "cross", "unknown"],
-};
+// KINDS and CAUSES, the looks of kinds of work and of causes of GPU time, stand before this script: assembly.py makes them.
 
 const PHASES = {
   gen: ["green", "solid"],

@@ -13,9 +13,10 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal import printable
 from verl_otel.analysis import scalars, step_lengths
 from verl_otel.analysis.gpu import accounting
-from verl_otel.analysis.model import CAUSES, Activity, DeviceTime, Explanation, Segment, Series, Step, Trajectory
+from verl_otel.analysis.model import Activity, DeviceTime, Explanation, Segment, Series, Step, Trajectory
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import formatting, headlines
+from verl_otel.semconv.kinds import GPU_CAUSES
 from verl_otel.semconv.metric_names import TRAINING_STEP
 
 BUDGET: Final = 4_700_000
@@ -43,7 +44,7 @@ def build(run: Explanation) -> dict[str, Any]:
         "kept": len(chosen),
         "gpu": run.has_gpu,
         "steps": {**_columns(steps, run.start_ns), **_marks(run.steps, steps)},
-        "causes": [[cause, state] for cause, state in CAUSES.items()],
+        "causes": [[name, cause.state] for name, cause in GPU_CAUSES.items()],
         "verdicts": of_verdicts(steps, run.steps),
         "stragglers": of_stragglers(run.steps),
         "blind": of_blind_spots(run.steps),
@@ -92,7 +93,7 @@ def _columns(steps: Sequence[Step], begin_ns: int) -> dict[str, Any]:
         "gpu": _stack(
             gpu_columns,
             units,
-            keys=[cause for cause in CAUSES if any(cause in column for column in gpu_columns)],
+            keys=[cause for cause in GPU_CAUSES if any(cause in column for column in gpu_columns)],
         ),
         "saved": [units(sum_savings(step)) for step in steps],
         "members": [step.members or len(step.trajectories) for step in steps],
@@ -432,7 +433,7 @@ def of_events(run: Explanation) -> list[list[Any]]:
 
 # -- The detail of steps --
 
-_CAUSES: Final = tuple(CAUSES)
+_CAUSES: Final = tuple(GPU_CAUSES)
 
 
 class Names:
@@ -576,7 +577,11 @@ def of_devices(devices: Sequence[DeviceTime], names: Names, limit: int) -> dict[
 
 
 def _productive(device: DeviceTime) -> float:
-    productive = sum(value for cause, value in device.nanoseconds.items() if CAUSES.get(cause) == "productive")
+    productive = sum(
+        value
+        for cause, value in device.nanoseconds.items()
+        if cause in GPU_CAUSES and GPU_CAUSES[cause].state == "productive"
+    )
     return productive / max(1, sum(device.nanoseconds.values()))
 
 

@@ -19,7 +19,7 @@ from verl_otel._version import __version__
 from verl_otel.analysis.levers.ranking import Lever, find_levers
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import formatting, headlines, wording
-from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, choose, describe, describe_interval
+from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, choose, describe_interval
 from verl_otel.cli.page import assembly, data
 from verl_otel.errors import VerlOtelError
 
@@ -181,4 +181,4 @@ def _render_levers(run: Explanation) -> str:
 def _row(lever: Lever) -> str:
     cells = (seconds(lever.seconds), f"{lever.share:.0%}")
     numbers = "".join(f'<td class="number">{html.escape(cell)}</td>' for cell in cells)
-    return f"<tr>{numbers}<td>{html.escape(describe_interval(lever))}</td><td>{html.escape(describe(lever))}</td></tr>"
+    return f"<tr>{numbers}<td>{html.escape(describe_interval(lever))}</td><td>{html.escape(wording.describe_lever(lever))}</td></tr>"

@@ -47,7 +47,7 @@ const COLUMNS = [
     value: (row) => row.alarms,
     text: (row) => (row.alarms ? `${count(row.alarms)}${row.open_alarms ? `, ${count(row.open_alarms)} open` : ""}` : ""),
   },
-  { title: "verdict of the last step", text: (row) => (row.last ? row.last.verdicts[0] || "nothing unusual" : "") },
+  { title: "last verdict", text: (row) => row.last?.verdicts[0] || row.verdict },
   { title: "started", text: (row) => when(row.started), value: (row) => row.started ?? 0 },
   { title: "duration", number: true, value: (row) => row.seconds ?? -1, text: (row) => seconds(row.seconds) },
   { title: "compare", text: chooser, value: (row) => (chosen.has(row.run) ? 1 : 0) },

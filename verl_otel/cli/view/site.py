@@ -26,26 +26,27 @@ from verl_otel.analysis.io import run_files, run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
 from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.cli import compare as compare_json
-from verl_otel.cli import explain as explain_json
 from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
+from verl_otel.cli.documents import compare as compare_document
+from verl_otel.cli.documents import explain as explain_document
+from verl_otel.cli.documents import runs as runs_document
+from verl_otel.cli.documents import to_plain
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply, strip_brackets
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import metric_names
 from verl_otel.semconv.metric_names import TRAINING_STEP
+from verl_otel.semconv.run_state import RunState
 
-# -- The list of all runs with what the ends of their files contain. A run is read again only when one of its files has changed --
+# -- The list of all runs with what their manifests contain. A run is read again only when one of its files has changed --
 
 FRESH_SECONDS: Final = 4.0
 """Age below which the list is not made again: several viewers share it."""
 MAX_RUNS: Final = 500
 MAX_RUNNING: Final = 2
 """Running runs whose verdicts are in the list although no client has opened their pages."""
-REWARDS: Final = ("verl.critic.rewards.mean", "verl.critic.score.mean", metric_names.AVERAGE_REWARD)
 _Signature = tuple[tuple[str, int, int], ...]
 
 
@@ -66,7 +67,7 @@ class Listing:
     def read(self) -> list[dict[str, Any]]:
         """Return a row for each run, the one that was written last first."""
         self._refresh()
-        running = [name for name, (_, row) in self._rows.items() if row["state"] == run_overview.RUNNING][:MAX_RUNNING]
+        running = [name for name, (_, row) in self._rows.items() if row["state"] == RunState.RUNNING.word][:MAX_RUNNING]
         for name in running:
             self._watcher.ask(name)
         return [{**row, "last": self._last_step(name)} for name, (_, row) in self._rows.items()]
@@ -85,19 +86,19 @@ class Listing:
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[_Signature, dict[str, Any]]:
         signature = tuple(entry for folder in folders for entry in _sign(folder))
         known = self._rows.get(name)
-        if known is not None and known[0] == signature and known[1]["state"] != run_overview.RUNNING:
+        if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
             return known
-        rows = [run_overview.to_json(run_overview.read(folder)) for folder in folders]
-        row = max(rows, key=lambda row: row["last_step"] or -1)
+        overviews = [run_overview.read(folder) for folder in folders]
+        overview = max(overviews, key=lambda overview: overview.last_step or -1)
         found = run_files.read_events(folders, [])
-        rewards = [run_overview.read_last_value(folder, REWARDS) for folder in folders]
-        reward = next((value for value in rewards if value is not None), None)
+        reward = next((each.reward for each in overviews if each.reward is not None), None)
         return signature, {
-            **row,
+            **to_plain(runs_document.describe_run(overview)),
             "run": name,
             "folder": None,
             "nodes": len(folders),
             "reward": None if reward is None else data.finite(reward),
+            "verdict": printable.show(overview.verdict, formatting.SENTENCE),
             "alarms": len(found),
             "open_alarms": sum("resolved" not in event.detail for event in found),
         }
@@ -332,7 +333,7 @@ class Site:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
                 compared = comparison.compare(self._find(first)[0], self._find(second)[0])
-                return compare_json.to_json(compared, (), first, second)
+                return to_plain(compare_document.make(compared, (), first, second))
         raise NotFoundError("no such document")
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -358,7 +359,7 @@ def _explain(run: Explanation, query: _Query) -> Any:
     """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict."""
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    return explain_json.to_json(run, steps[-MAX_EXPLAINED:])
+    return to_plain(explain_document.make(run, steps[-MAX_EXPLAINED:]))
 
 
 def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:

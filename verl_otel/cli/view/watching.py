@@ -13,8 +13,8 @@ from typing import Final
 from verl_otel._internal import error_boundary
 from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.model import Explanation
-from verl_otel.analysis.summary import ENDED, NO_END
 from verl_otel.cli.run_folders import is_run, list_runs
+from verl_otel.semconv.run_state import ENDS, NO_END
 
 LOOK_SECONDS: Final = 5.0
 """How often files are looked at."""
@@ -153,7 +153,7 @@ def _finish(watched: _Watched) -> None:
     if run is None or watched.explained != watched.live.version:
         return
     age = time.time() - run.end_ns / 1e9
-    if run.state in ENDED or (run.state == NO_END and age > ABANDONED_SECONDS):
+    if run.state in ENDS or (run.state == NO_END and age > ABANDONED_SECONDS):
         watched.live.finish()
         _explain_now(watched)
 

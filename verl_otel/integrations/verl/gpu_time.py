@@ -20,7 +20,7 @@ from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
 from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
 from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
-from verl_otel.analysis.model import CAUSES, DeviceTime
+from verl_otel.analysis.model import DeviceTime
 from verl_otel.analysis.verdicts import balance
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.integrations.verl.sample_origin import Origin
@@ -30,6 +30,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER, wall_offset_ns
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.semconv.kinds import GPU_CAUSES
 from verl_otel.session import current as current_session
 from verl_otel.session.live_verdicts import LiveVerdicts
 
@@ -202,7 +203,7 @@ def observe_gpu_time() -> list[Observation]:
     """Return the GPU seconds so far, by state and cause."""
     _account_steps(_account)
     spent = sorted(_account.spent.by_cause().items())
-    return [(((attr.GPU_STATE, CAUSES[cause]), (attr.GPU_CAUSE, cause)), seconds) for cause, seconds in spent]
+    return [(((attr.GPU_STATE, GPU_CAUSES[cause].state), (attr.GPU_CAUSE, cause)), seconds) for cause, seconds in spent]
 
 
 def observe_tail() -> list[Observation]:

@@ -19,8 +19,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary, log_lines
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import show
-from verl_otel.guards.conditions import Finding
-from verl_otel.guards.decisions import Guards, make_guards
+from verl_otel.guards.decisions import Guards, Stop, make_guards
 from verl_otel.health.profiles import load as load_profile
 from verl_otel.health.profiles import to_manifest as describe_profile
 from verl_otel.integrations import cluster_store
@@ -56,7 +55,7 @@ class _Run:
     """The guards of the run that this process trains."""
 
     guards: Guards | None = None
-    stopped: Finding | None = None
+    stopped: Stop | None = None
     trainer: Any = None
     """The trainer of this process; None before it trains."""
 
@@ -131,35 +130,35 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
         best_checkpoint.follow(Path(str(folder)), _Run.guards.best, int(number), decision.value)
 
 
-def _stop(trainer: Any, finding: Finding) -> None:
+def _stop(trainer: Any, stop: Stop) -> None:
     total = getattr(trainer, "total_training_steps", None)
     if not isinstance(total, int) or isinstance(total, bool):
         error_boundary.warn_once(
             "guard",
             "verl-otel: guard %s would stop the training at step %d (%s), but this trainer cannot be stopped",
-            finding.guard, finding.step, finding.text,
+            stop.guard, stop.step, stop.text,
         )  # fmt: skip
         return
-    _Run.stopped = finding
-    trainer.total_training_steps = min(total, finding.step + 1)
+    _Run.stopped = stop
+    trainer.total_training_steps = min(total, stop.step + 1)
     error_boundary.warn_once(
-        f"guard {finding.step}",
+        f"guard {stop.step}",
         "verl-otel: guard %s stops the training after step %d: %s",
-        finding.guard, trainer.total_training_steps, finding.text,
+        stop.guard, trainer.total_training_steps, stop.text,
     )  # fmt: skip
-    record_run({"stopped_by": finding.guard, "stopped_at_step": str(finding.step), "stop_reason": finding.text})
+    record_run({"stopped_by": stop.guard, "stopped_at_step": str(stop.step), "stop_reason": stop.text})
     with error_boundary.suppress_errors("guard stop"):
-        _record_span(finding)
-        detail = {"guard": finding.guard, "step": finding.step, "last_step": trainer.total_training_steps}
-        _append_event("stopped", f"guard {finding.guard} after step {finding.step}: {finding.text}", detail)
-    threading.Thread(target=_announce, args=(finding,), name="verl-otel-guard", daemon=True).start()
+        _record_span(stop)
+        detail = {"guard": stop.guard, "step": stop.step, "last_step": trainer.total_training_steps}
+        _append_event("stopped", f"guard {stop.guard} after step {stop.step}: {stop.text}", detail)
+    threading.Thread(target=_announce, args=(stop,), name="verl-otel-guard", daemon=True).start()
 
 
-def _record_span(finding: Finding) -> None:
+def _record_span(stop: Stop) -> None:
     """Record a span of no duration with a link to the step, which has ended and cannot have an event or status any more."""
-    attributes = {attr.GUARD: finding.guard, attr.GUARD_TEXT: finding.text, attr.STEP_NUMBER: finding.step}
+    attributes = {attr.GUARD: stop.guard, attr.GUARD_TEXT: stop.text, attr.STEP_NUMBER: stop.step}
     span = Span(_STOP, dict(attributes))
-    trace_id, span_id = run_log.find_ids(run_log.find_begun(finding.step))
+    trace_id, span_id = run_log.find_ids(run_log.find_begun(stop.step))
     if trace_id:
         span.link_record(LinkRecord(trace_id, span_id, {attr.LINK_TYPE: "stopped"}))
     with span:
@@ -184,11 +183,11 @@ def _append_event(kind: str, text: str, detail: Mapping[str, Any]) -> None:
             error_boundary.warn_once("events", "verl-otel: an event cannot be written: %s", error.strerror)
 
 
-def _announce(finding: Finding) -> None:
+def _announce(stop: Stop) -> None:
     """Signal the stop to the driver, which may be another process on another node."""
     with error_boundary.suppress_errors("guard"):
         if cluster_store.is_connected():
-            cluster_store.put(_key(), f"{finding.guard}: {finding.text}".encode())
+            cluster_store.put(_key(), f"{stop.guard}: {stop.text}".encode())
 
 
 def _key() -> bytes:

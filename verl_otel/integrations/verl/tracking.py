@@ -33,6 +33,7 @@ from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.semconv.run_state import RunState
 from verl_otel.session import describe as describe_resource
 from verl_otel.session import flush, record_run, wake
 
@@ -97,7 +98,6 @@ def _time_trackers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
 
 # -- ``Tracking``: the identity of the run, and every scalar as a gauge, unchanged and with one timestamp per call --
 
-RUNNING, FINISHED, FAILED, STOPPED, INTERRUPTED = 1, 2, 3, 5, 6
 FLUSH_SECONDS: Final = 5.0
 _FAILED_INIT: Final = "_verl_otel_unmade"
 """Attribute of a ``Tracking`` whose constructor raised: its destructor does not end the run."""
@@ -128,7 +128,7 @@ _SAMPLE_FOLDERS: Final = {
 class _Run:
     """The run that this process trains."""
 
-    state = 0
+    state: RunState | None = None
     """The state that was recorded last."""
     at_finish: Callable[[], float] | None = None
     """See `on_finish`."""
@@ -169,8 +169,8 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
         {attr.PROJECT: project, attr.EXPERIMENT: experiment, **({attr.VERL_VERSION: version} if version else {})}
     )
     gauge(metric_names.RUN_INFO, tuple(labels.items())).set(1)
-    _Run.state = RUNNING
-    gauge(metric_names.RUN_STATE).set(RUNNING)
+    _Run.state = RunState.RUNNING
+    gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
     guards.begin_run()
     # The one-step-off trainer divides its throughput by its own GPUs, the other trainers by all.
     divides_by_own = mode == "one_step_off" and trainer_gpus > 0
@@ -293,18 +293,17 @@ def end_run(error: BaseException | None = None, *, failed: bool = False) -> None
         failed: Whether it failed, if no exception is known.
     """
     if isinstance(error, KeyboardInterrupt):
-        state = INTERRUPTED
+        state = RunState.INTERRUPTED
+    elif failed or error is not None:
+        state = RunState.FAILED
     else:
-        state = FAILED if failed or error is not None else STOPPED if guards.is_stopped() else FINISHED
-    if RECORDER.on and _Run.state not in (
-        state,
-        FAILED,
-        INTERRUPTED,
-    ):  # the destructor of ``Tracking`` always reports success
+        state = RunState.STOPPED if guards.is_stopped() else RunState.FINISHED
+    # The destructor of ``Tracking`` always reports success.
+    if RECORDER.on and _Run.state not in (state, RunState.FAILED, RunState.INTERRUPTED):
         _Run.state = state
         gpu_time.end_run()
         with error_boundary.suppress_errors("run state"):
-            gauge(metric_names.RUN_STATE).set(state)
+            gauge(metric_names.RUN_STATE).set(state.value)
             step_log.end_run()
             guards.end_run()
             best_checkpoint.wait(FLUSH_SECONDS)

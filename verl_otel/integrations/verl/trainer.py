@@ -34,6 +34,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.session import current as current_session
+from verl_otel.session import run_status
 
 _STEP: Final = CallSite("step", hook=True)
 MAX_FRAMES: Final = 16
@@ -83,6 +84,7 @@ class Trainer:
         if cls.instance is not None:
             mode = getattr(cls.instance, "trainer_mode", None)
             attributes[attr.TRAINER_MODE] = str(mode or type(cls.instance).__name__)
+            run_status.note_total_steps(to_number(getattr(cls.instance, "total_training_steps", None)))
         if cls.algorithm:
             attributes[attr.ALGORITHM] = cls.algorithm
         return attributes

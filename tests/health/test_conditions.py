@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.guards.conditions import FINITE, make_conditions
+from verl_otel.guards.wording import describe
+from verl_otel.health.conditions import FINITE, make_conditions
 from verl_otel.health.thresholds import DEFAULTS
 
 OFF = {"nan": 0, "kl": 0, "reward_fall": 0, "plateau": 0}
@@ -49,8 +50,8 @@ def test_a_profile_sets_the_thresholds():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_found_after_its_number_of_steps(key, value):
     finding = replay([1.0, value, 1.0, value, value, value], key, nan=3)
-    assert (finding.guard, finding.step) == ("nan", 6)
-    assert finding.text == f"{key} is {value}, for 3 steps"
+    assert (finding.kind, finding.step) == ("nan", 6)
+    assert describe(finding) == f"{key} is {value}, for 3 steps"
     assert replay([1.0, value, value, 1.0] * 9, key, nan=3) is None
 
 
@@ -76,7 +77,7 @@ def test_a_fall_is_found_whatever_the_scale_and_sign(offset, scale):
         finding = replay(rewards, reward_fall=5)
         assert finding is not None
         assert 300 < finding.step <= 312
-        assert "the reward fell from" in finding.text
+        assert "the reward fell from" in describe(finding)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions under which a training should stop. Each sees the scalars of every step, in order, and holds for a number of steps in a row.
+"""Conditions that guards stop a training for, and those of its alerts. Each sees the scalars of every step, in order, for some steps in a row.
 
 Scalars have verl's keys, such as ``actor/ppo_kl``. Conditions do not depend on the scale or sign of the reward: a fall is measured against what
 the run has gained, and against the noise between its steps.
@@ -8,6 +8,7 @@ the run has gained, and against the noise between its steps.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple
 
 from verl_otel.health.recent_past import SMOOTHED, LearningProgress
 from verl_otel.health.thresholds import DEFAULTS
-from verl_otel.semconv.scalar_keys import PPO, REFERENCE_KL, REWARDS
+from verl_otel.semconv.scalar_keys import PPO, REFERENCE_KL, REWARDS, ROLLOUT
 
 Scalars = Mapping[str, float]
 (POLICY_KL,) = PPO["kl_div"]
@@ -38,17 +39,33 @@ _DIFFERENCE: Final = math.sqrt(math.pi) / 2
 Difference, 1941, has the squared form). A median would be 0 for rewards of 0 and 1."""
 
 
+class Seen(NamedTuple):
+    """What a check has seen at a step, in numbers. NaN: it has none of this."""
+
+    key: str
+    """Verl's key of the scalar; empty: the mean reward."""
+    value: float
+    limit: float = math.nan
+    """The threshold that it is beyond."""
+    before: float = math.nan
+    """What it was before: the best, or the highest."""
+    gained: float = math.nan
+    """By how much it had risen."""
+
+
 class Finding(NamedTuple):
-    """A condition that has held for its number of steps."""
+    """A condition that has held for its number of steps. `verl_otel.guards.wording` has the words."""
 
-    guard: str
-    """Name of the condition: ``nan``, ``kl``, ``reward_fall`` or ``plateau``."""
+    kind: str
+    """Name of the condition, such as ``kl``."""
     step: int
-    text: str
-    """What was seen, with numbers."""
+    steps: int
+    """Number of steps for which it has held."""
+    seen: Seen
+    """At the last of these steps."""
 
 
-Check = Callable[[int, Scalars], "str | None"]
+Check = Callable[[int, Scalars], "Seen | None"]
 """Returns what was seen if the condition holds at a step, else None."""
 
 
@@ -56,41 +73,39 @@ class Condition:
     """Counts for how many steps in a row a check has held.
 
     Args:
-        guard: Name of the condition.
+        kind: Name of the condition.
         steps: Number of steps after which it is a finding, at least 1.
         check: The check of one step.
     """
 
-    def __init__(self, guard: str, steps: int, check: Check) -> None:
-        self.guard = guard
+    def __init__(self, kind: str, steps: int, check: Check) -> None:
+        self.kind = kind
         self.steps = steps
         self._check = check
         self._held = 0
 
     def observe(self, step: int, scalars: Scalars) -> Finding | None:
         """Add a step; return a finding at the step at which the condition has held long enough."""
-        text = self._check(step, scalars)
-        self._held = self._held + 1 if text is not None else 0
-        if text is None or self._held != self.steps:
-            return None
-        return Finding(self.guard, step, text if self.steps == 1 else f"{text}, for {self.steps} steps")
+        seen = self._check(step, scalars)
+        self._held = self._held + 1 if seen is not None else 0
+        return Finding(self.kind, step, self.steps, seen) if seen is not None and self._held == self.steps else None
 
 
-def check_finite(_step: int, scalars: Scalars) -> str | None:
+def check_finite(_step: int, scalars: Scalars) -> Seen | None:
     """Check that losses, rewards and gradient norms are finite."""
     wrong = next((key for key in FINITE if key in scalars and not math.isfinite(scalars[key])), None)
-    return None if wrong is None else f"{wrong} is {scalars[wrong]}"
+    return None if wrong is None else Seen(wrong, scalars[wrong])
 
 
 def make_kl_check(thresholds: Mapping[str, float]) -> Check:
     """Return the check of the KL divergence to the last policy and to the reference policy."""
     limits = {POLICY_KL: thresholds["policy_kl_stop"], **dict.fromkeys(REFERENCE_KL, thresholds["reference_kl"])}
 
-    def check(_step: int, scalars: Scalars) -> str | None:
+    def check(_step: int, scalars: Scalars) -> Seen | None:
         for key, limit in limits.items():
             value = scalars.get(key, 0.0)
             if math.isfinite(value) and value > limit:
-                return f"{key} {value:.3g} is above {limit:g}"
+                return Seen(key, value, limit)
         return None
 
     return check
@@ -113,7 +128,7 @@ class RewardFall:
         self._total, self._count = 0.0, 0
         self._best, self._lowest = -math.inf, math.inf
 
-    def __call__(self, _step: int, scalars: Scalars) -> str | None:
+    def __call__(self, _step: int, scalars: Scalars) -> Seen | None:
         """Add a step; return what was seen if the reward is down."""
         reward = find_reward(scalars)
         if reward is None:
@@ -126,7 +141,7 @@ class RewardFall:
         gained = self._best - self._lowest if math.isfinite(self._lowest) else 0.0
         limit = max(self._share * gained, NOISE_FACTOR * self._find_noise() / math.sqrt(SMOOTHED))
         if gained > 0 and self._best - mean > limit:
-            return f"the reward fell from {self._best:.3g} to {mean:.3g}, after it had risen by {gained:.3g}"
+            return Seen("", mean, limit, self._best, gained)
         self._lowest = min(self._lowest, level)
         return None
 
@@ -156,7 +171,7 @@ class Plateau:
         self._rising = trend
         self._progress = LearningProgress()
 
-    def __call__(self, step: int, scalars: Scalars) -> str | None:
+    def __call__(self, step: int, scalars: Scalars) -> Seen | None:
         """Add a step; return what was seen if the reward has stopped rising."""
         reward = find_reward(scalars)
         if reward is None:
@@ -165,7 +180,7 @@ class Plateau:
         since, trend = self._progress.count_since_best(step), self._progress.find_trend()
         if since is None or trend is None or since < self._steps or not trend < self._rising:
             return None
-        return f"no better reward for {since} steps, and no rise in the last ones"
+        return Seen("", since, self._steps)
 
 
 def find_reward(scalars: Scalars) -> float | None:
@@ -180,7 +195,7 @@ def find_reward(scalars: Scalars) -> float | None:
 def make_conditions(
     thresholds: Mapping[str, float] = DEFAULTS, *, nan: int, kl: int, reward_fall: int, plateau: int
 ) -> list[Condition]:
-    """Return the conditions that are switched on.
+    """Return the conditions of the guards that are switched on.
 
     Args:
         thresholds: Thresholds of a profile; NaN is off.
@@ -199,3 +214,83 @@ def make_conditions(
     if plateau:
         conditions.append(Condition("plateau", 1, Plateau(plateau, thresholds["stagnation_trend"])))
     return conditions
+
+
+# -- Conditions of alerts that one number a step is enough for --
+
+(ENTROPY, *_OTHER_ENTROPY) = PPO["entropy"]
+(CUT,) = ROLLOUT["response_clip_ratio"]
+SCORES: Final = ("critic/score/min", "critic/score/max")
+
+
+class ZeroReward:
+    """Checks whether the reward is exactly 0 in a run that had another one."""
+
+    def __init__(self) -> None:
+        self._had_other = False
+
+    def __call__(self, _step: int, scalars: Scalars) -> Seen | None:
+        """Add a step; return what was seen."""
+        reward = find_reward(scalars)
+        self._had_other = self._had_other or bool(reward)
+        return Seen("", 0.0) if reward == 0 and self._had_other else None
+
+
+class EntropyFall:
+    """Checks whether the entropy is low after it was several times as high.
+
+    Args:
+        thresholds: ``entropy`` and ``entropy_fall_factor``.
+    """
+
+    def __init__(self, thresholds: Mapping[str, float]) -> None:
+        self._low, self._factor = thresholds["entropy"], thresholds["entropy_fall_factor"]
+        self._highest = 0.0
+
+    def __call__(self, _step: int, scalars: Scalars) -> Seen | None:
+        """Add a step; return what was seen."""
+        key = next((key for key in (ENTROPY, *_OTHER_ENTROPY) if key in scalars), "")
+        value = scalars.get(key, math.nan)
+        if not math.isfinite(value):
+            return None
+        self._highest = max(self._highest, value)
+        is_low = value < self._low and value * self._factor <= self._highest
+        return Seen(key, value, self._low, self._highest) if is_low else None
+
+
+def check_range(thresholds: Mapping[str, float], _step: int, scalars: Scalars) -> Seen | None:
+    """Check that the mean reward is between ``reward_low`` and ``reward_high``."""
+    reward = find_reward(scalars)
+    low, high = thresholds["reward_low"], thresholds["reward_high"]
+    if reward is None or not (reward < low or reward > high):
+        return None
+    return Seen("", reward, low if reward < low else high)
+
+
+def check_cut(thresholds: Mapping[str, float], _step: int, scalars: Scalars) -> Seen | None:
+    """Check that at most ``response_cut`` of the responses were cut off at the limit of tokens."""
+    share, limit = scalars.get(CUT, math.nan), thresholds["response_cut"]
+    return Seen(CUT, share, limit) if share > limit else None
+
+
+def check_scores(_step: int, scalars: Scalars) -> Seen | None:
+    """Check that the scores of a step differ; without a difference there is nothing to learn from."""
+    low, high = (scalars.get(key, math.nan) for key in SCORES)
+    return Seen("", low) if low == high else None
+
+
+def make_alert_conditions(thresholds: Mapping[str, float]) -> list[Condition]:
+    """Return the conditions of alerts, with the numbers of steps and the thresholds of a profile; NaN is off."""
+    rows: tuple[tuple[str, str, Check], ...] = (
+        ("reward_zero", "reward_zero_steps", ZeroReward()),
+        ("reward_range", "reward_range_steps", functools.partial(check_range, thresholds)),
+        ("entropy", "entropy_steps", EntropyFall(thresholds)),
+        ("truncated", "response_steps", functools.partial(check_cut, thresholds)),
+    )
+    found = [Condition(kind, steps, check) for kind, name, check in rows if (steps := count_steps(thresholds, name))]
+    return [*found, Condition("equal_scores", 1, check_scores)]
+
+
+def count_steps(thresholds: Mapping[str, float], name: str) -> int:
+    """Return a threshold that is a number of steps; 0 where it is off."""
+    return 0 if math.isnan(thresholds[name]) else max(1, int(thresholds[name]))

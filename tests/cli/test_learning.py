@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel explain`` of a recorded run: how it learned, in the same words and numbers as of a log of verl."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import verl_otel
+from tests.builders import stories
+
+DEMO = Path(verl_otel.__file__).parent / "cli" / "demo" / "recorded"
+KEYS = ("progress", "signals", "findings")
+
+
+def course(step):
+    """Verl's scalars of a step: a reward that rises and is lost, a gradient norm that is not finite once, and a validation now and then."""
+    values = {
+        "critic/rewards/mean": step / 40 if step <= 40 else 0.0,
+        "actor/grad_norm": math.nan if step == 50 else 1.0,
+        "actor/ppo_kl": 0.01,
+    }
+    return values | ({"val-core/math/a/acc/mean@1": step / 60} if step % 10 == 0 else {})
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Write a run that has the scalars of `course`, from one step to another in each attempt; a validation is logged by itself."""
+
+    def write(*attempts):
+        story = stories.Story(tmp_path / "r1", "r1")
+        trainer, now = story.process(), 0
+        for first, last in attempts:
+            for step in range(first, last + 1):
+                now += 1
+                trainer.span("verl.step", now, now + 0.9, state=stories.STEP, verl__step__number=step)
+                trainer.scalar("verl.training.step", now + 0.95, step)
+                trainer.scalar("verl.training.step", now + 0.97, step)
+                for key, value in course(step).items():
+                    if key.startswith("val-core"):
+                        trainer.scalar("verl.validation.score", now + 0.97, value, verl__data__source="math/a", verl__variable="acc", verl__aggregate="mean@1")  # fmt: skip
+                    else:
+                        trainer.scalar(f"verl.{key.replace('/', '.')}", now + 0.95, value)
+        return story.write()
+
+    return write
+
+
+def test_the_text_of_a_run_in_which_nothing_is_wrong(call):
+    """Some lines between what held the steps and the whole run; none in the text of one step."""
+    out = call("explain", DEMO / "healthy").out
+    section = out.partition("\nLearning ")[2].partition("\n\n")[0]
+    assert section.splitlines() == [
+        "(thresholds: profile default)",
+        "  The best mean reward of five steps ended at step 8, the last one; in the last 8 steps the reward does not rise",
+        "    (Kendall's tau 0.29).",
+        "  In the last steps 100% of the responses were cut off at the limit of tokens, which this profile allows;",
+        "    VERL_OTEL_HEALTH_PROFILE=math allows 30%.",
+    ]
+    assert out.index("\nStep 8") < out.index("\nLearning ") < out.index("\nThe whole run")
+    assert "Learning" not in call("explain", DEMO / "healthy", "--step", "4").out
+    assert "learning: the best mean reward of five steps ended at step 8, the last one" in call("explain", DEMO / "healthy", "--brief").out  # fmt: skip
+
+
+def test_the_text_of_a_run_in_which_something_is(call, record):
+    """Each finding with what to do, and the signals."""
+    run = record((1, 60))
+    lines = call("explain", run).out.splitlines()
+    begin = lines.index("Learning (thresholds: profile default)")
+    assert lines[begin + 1 : lines.index("", begin)] == [
+        "  Step 43: the mean reward is exactly 0, which it was not before, for 3 steps. To do: look at what the reward function",
+        "    returns; trainer.rollout_data_dir keeps the rollouts.",
+        "  Step 47: the reward fell from 0.762 to 0, after it had risen by 0.5, for 5 steps. To do: go back to a checkpoint",
+        "    before it; VERL_OTEL_STOP_ON_REWARD_FALL=5 stops such a run.",
+        "  Step 50: actor/grad_norm is nan. To do: look at the steps before it, and at the learning rate; VERL_OTEL_STOP_ON_NAN=1",
+        "    stops such a run.",
+        "  The best mean reward of five steps ended at step 40, 20 steps before the last one; in the last 20 steps the reward",
+        "    does not rise (Kendall's tau 0.00).",
+        "  signal                      first 20  last 20  lowest  at step  highest  at step  trend",
+        "  reward_mean                   0.2625        0       0       41        1       40  no trend",
+        "  kl_div                          0.01     0.01    0.01        1     0.01        1  no trend",
+        "  grad_norm                          1        1       1        1        1        1  no trend; NaN in 1 step",
+        "  val-core/math/a/acc/mean@1      0.25   0.9167  0.1667       10        1       60",
+    ]
+    brief = call("explain", run, "--brief").out
+    assert "learning (nan): step 50: actor/grad_norm is nan; do: look at the steps before it" in brief
+
+
+def test_a_recorded_run_and_the_log_of_the_same_training_say_the_same(call, record, tmp_path):
+    """Also where attempts have trained steps again, which count once."""
+    run, log = record((1, 45), (31, 60)), tmp_path / "log.jsonl"
+    steps = [*range(1, 46), *range(31, 61)]
+    plain = [{key: None if math.isnan(value) else value for key, value in course(step).items()} for step in steps]
+    log.write_text(
+        "".join(json.dumps({"step": step, "data": data}) + "\n" for step, data in zip(steps, plain, strict=True))
+    )
+    found, expected = (json.loads(call("explain", place, "--json").out) for place in (run, log))
+    assert {finding["kind"] for finding in found["findings"]} == {"reward_zero", "reward_fall", "nan"}
+    for key in KEYS:
+        assert found[key] == expected[key], key
+
+
+def test_thresholds_are_those_of_the_run(call, record):
+    """Its manifest has them, whatever the environment of the command says."""
+    run = record((1, 60))
+    facts = json.loads((run / "run.json").read_text()) if (run / "run.json").exists() else {}
+    (run / "run.json").write_text(
+        json.dumps({**facts, "health_profile": "own", "health_thresholds": '{"reward_fall": null}'})
+    )
+    document = json.loads(call("explain", run, "--json").out)
+    assert document["profile"] == "own"
+    assert {finding["kind"] for finding in document["findings"]} == {"reward_zero", "nan"}
+
+
+def test_a_run_without_scalars_says_nothing(call, tmp_path):
+    """Neither in the text nor in the JSON."""
+    story = stories.Story(tmp_path / "r2", "r2")
+    story.process().span("verl.step", 0, 1, state=stories.STEP, verl__step__number=1)
+    run = story.write()
+    assert "Learning" not in call("explain", run).out
+    document = json.loads(call("explain", run, "--json").out)
+    assert [document[key] for key in KEYS] == ["", [], []]

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about verdicts, slow steps without one, stalls and crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from verl_otel.analysis.model import Explanation, Step, Verdict
+from verl_otel.analysis.traces.timeline import UNLINKED
+from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
+from verl_otel.cli import run_selection
+from verl_otel.semconv.kinds import ADVICE, SUBJECTS, WORK
+
+PAGE: Final = "docs/how-to/act-on-verdicts.md"
+"""The page. Its table has a row for each key of `ADVICE`."""
+EVENT_ADVICE: Final = {
+    "crash": "read the end of its log, and its memory before",
+    "stall": "read where it was, and what that waits for",
+}
+"""What to do about stalls and crashes."""
+
+
+def advise(cause: Verdict | SingleWait) -> str:
+    """Return what to do about what delayed a step."""
+    if isinstance(cause, Verdict):
+        return ADVICE[find_key(cause)]
+    return ADVICE[_find_key("trajectory" if cause.part.kind == "wait" else cause.part.kind)]
+
+
+def advise_event(run: Explanation, kind: str) -> str:
+    """Return what to do about a stall or a crash; empty for other kinds of events."""
+    advice = EVENT_ADVICE.get(kind, "")
+    return f"{advice}: {events_command(run)} shows all of it" if advice else ""
+
+
+def events_command(run: Explanation) -> str:
+    """Return the command that shows the stalls and crashes of a run."""
+    return f"verl-otel explain {run_selection.name_run(run)} --events"
+
+
+def find_key(verdict: Verdict) -> str:
+    """Return the key of a verdict in `ADVICE`."""
+    subject = SUBJECTS.get(verdict.kind)
+    return (subject.advice if subject is not None else "") or _find_key(verdict.cause)
+
+
+def find_keys(steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
+    """Return the keys of what can be done about some steps, each once.
+
+    Args:
+        steps: Steps whose verdicts are shown.
+        unexplained: Slow steps without a verdict: what takes most of their critical path is the place to look at.
+    """
+    keys = ["no link" if _lacks_link(step) else find_key(verdict) for step in steps for verdict in step.verdicts]
+    keys += ["no link" if _lacks_link(step) else _find_key(step.groups[0][0]) for step in unexplained if step.groups]
+    return tuple(dict.fromkeys(keys))
+
+
+def _find_key(work: str) -> str:
+    return WORK[work].advice if work in WORK else "unknown"
+
+
+def _lacks_link(step: Step) -> bool:
+    """Return whether trajectories ran in a step that are linked to none, so that its cause is unknown."""
+    return any(kind == "unknown" and name == UNLINKED for kind, name, _ in step.groups)

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel compare --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from verl_otel.analysis import comparison
+from verl_otel.cli import wording
+from verl_otel.cli.documents import Answer, Document, RunId, about, fill
+
+
+class Counts(Document):
+    """Steps that were compared."""
+
+    a: int
+    b: int
+
+
+class Sample(Document):
+    """Steps of one run."""
+
+    steps: int
+    typical: Annotated[float | None, about("mean without the fastest and slowest fifth")]
+    median: float | None
+    low: Annotated[float | None, about("first quartile")]
+    high: Annotated[float | None, about("third quartile")]
+
+
+class Row(Document):
+    """What was compared."""
+
+    name: str
+    unit: str
+    a: Sample
+    b: Sample
+    change: Annotated[float | None, about("relative to A")]
+    p: float | None
+    significant: bool
+    detectable: Annotated[float | None, about("smallest change that would be detected")]
+
+
+class Name(Document):
+    """Seconds of a step by name."""
+
+    name: str
+    a: float
+    b: float
+
+
+class Contribution(Document):
+    """What changed on the critical path."""
+
+    kind: str
+    seconds: Annotated[float, about("change")]
+    share: Annotated[float | None, about("change as a share of a step of A")]
+    names: tuple[Name, ...]
+
+
+class HeldSteps(Document):
+    """Steps of one run."""
+
+    steps: Annotated[int, about("that took longer than usual")]
+    of: Annotated[int, about("all steps")]
+    seconds: Annotated[float, about("by how much, in all")]
+    verdict: Annotated[str | None, about("the largest cause")]
+
+
+class Held(Document):
+    """Steps that something delayed, of all steps."""
+
+    a: HeldSteps
+    b: HeldSteps
+
+
+class RunResources(Document):
+    """Means of one run."""
+
+    gpus: Annotated[int | None, about("number of GPUs, or of ranks on a CPU")]
+    trained_tokens_per_second: Annotated[
+        float | None, about("tokens that the model wrote and steps trained on, for a second of a step")
+    ]
+    rollout_tokens_per_second: Annotated[
+        float | None, about("tokens that the model wrote, validations included, for a second of time")
+    ]
+    gpu_utilization: Annotated[float | None, about("mean over time and GPUs, 0 to 1")]
+    gpu_memory: Annotated[float | None, about("bytes of one GPU")]
+    gpu_memory_highest: Annotated[float | None, about("bytes of one GPU")]
+
+
+class Resources(Document):
+    """Means over the steps that were compared."""
+
+    a: RunResources
+    b: RunResources
+
+
+class Scaling(Document):
+    """Tokens per second and GPU of B as a share of those of A, for runs of different size."""
+
+    trained_tokens: float | None
+    rollout_tokens: float | None
+
+
+class Condition(Document):
+    """Those of ``--fail-if``."""
+
+    condition: str
+    holds: bool
+    judged: bool
+    reason: str
+
+
+class Compare(Answer):
+    """What differs between two runs."""
+
+    a: RunId
+    b: RunId
+    steps: Counts
+    skipped: Annotated[int, about("steps at the start of each attempt that were left out")]
+    enough: Annotated[bool, about("enough steps for a test")]
+    noise: Annotated[float, about("relative standard deviation of equivalent runs")]
+    rows: tuple[Row, ...]
+    explanation: tuple[Contribution, ...]
+    held: Held
+    resources: Resources
+    scaling: Scaling | None
+    notes: Annotated[tuple[str, ...], about("differences in kind, and what was left out")]
+    conditions: tuple[Condition, ...]
+    next: Annotated[tuple[str, ...], about("the commands that explain the two runs, first the one in which more was lost")]  # fmt: skip
+
+
+def make(compared: comparison.Comparison, results: Sequence[tuple[str, object]], a: str, b: str) -> Compare:
+    """Return a comparison.
+
+    Args:
+        compared: The comparison.
+        results: Conditions and whether they hold.
+        a: What a command takes to read A.
+        b: The same for B.
+    """
+    held = [
+        fill(HeldSteps, each, verdict=None if each.worst is None else wording.describe_verdict(each.worst))
+        for each in compared.held
+    ]
+    return fill(
+        Compare,
+        compared,
+        steps=dict(zip("ab", compared.counts, strict=True)),
+        rows=[
+            fill(Row, row, a=row.difference.a, b=row.difference.b, change=row.difference.change)
+            for row in compared.rows
+        ],
+        explanation=[
+            fill(
+                Contribution,
+                part,
+                names=[{"name": name, "a": before, "b": after} for name, before, after in part.names],
+            )
+            for part in compared.contributions
+        ],
+        held=Held(a=held[0], b=held[1]),
+        resources=Resources(**dict(zip("ab", (fill(RunResources, each) for each in compared.resources), strict=True))),
+        conditions=[fill(Condition, result, condition=text) for text, result in results],
+        next=find_next(compared, a, b),
+    )
+
+
+def find_next(compared: comparison.Comparison, a: str, b: str) -> list[str]:
+    """Return the commands that explain the runs: first B, or A if more was lost there.
+
+    Args:
+        compared: The comparison.
+        a: What a command takes to read A.
+        b: The same for B.
+    """
+    lost_a, lost_b = (held.seconds for held in compared.held)
+    names = [a, b] if lost_a > lost_b else [b, a]
+    return [f"verl-otel explain {name}" for name in names]

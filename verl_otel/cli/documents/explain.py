@@ -1,0 +1,338 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel explain --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from verl_otel.analysis import findings, learning, model, step_lengths
+from verl_otel.analysis.gpu import accounting
+from verl_otel.analysis.verdicts import balance, off_policy, stragglers
+from verl_otel.analysis.verdicts.judge import sum_savings
+from verl_otel.cli import advice, incidents, run_selection
+from verl_otel.cli.documents import (
+    Answer,
+    Attempt,
+    Document,
+    Folders,
+    Missing,
+    OffPolicy,
+    Orphans,
+    Phases,
+    Repeated,
+    RunId,
+    State,
+    Summed,
+    about,
+    fill,
+    name_id,
+    sum_parts,
+)
+from verl_otel.cli.documents.learning import Finding, Signal, describe
+from verl_otel.semconv import kinds
+
+Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
+
+
+class Verdict(Document):
+    """One cause; the largest saving first."""
+
+    step: int | None
+    step_seconds: float
+    kind: Annotated[str, about(", ".join(kinds.VERDICTS))]
+    subject: Annotated[str, about("what delayed the step")]
+    cause: Annotated[str, about(f"kind of work that took the time: {', '.join(kinds.WORK)}")]
+    cause_name: str
+    seconds: Annotated[float, about("excess over its peers")]
+    saved: Annotated[float, about("by how much the step would have been shorter")]
+    trace_id: Annotated[str | None, about("trajectory")]
+    turn: int | None
+    instance: Annotated[str, about("process")]
+    uncertainty: Annotated[float | None, about("of the clocks")]
+    waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
+    line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
+    next: Annotated[str, about("what to do about it")]
+
+
+class Segment(Document):
+    """Critical path in the order of time."""
+
+    after: Annotated[float, about("seconds after the start of the step")]
+    seconds: float
+    kind: str
+    name: str
+    phase: str
+    process: str
+    trace_id: Annotated[str | None, about("trajectory")]
+    turn: int | None
+
+
+class Saving(Document):
+    """By how much a step would have been shorter without something."""
+
+    what: str
+    trajectories: int
+    seconds: float
+
+
+class Straggler(Document):
+    """Late ranks and workers."""
+
+    method: str
+    rank: Annotated[int, about("rank or number of the worker")]
+    instance: Annotated[str, about("process")]
+    seconds: Annotated[float, about("its delay")]
+    evidence: Annotated[str, about("arrival, data, tokens, cpu; in own loops began, took")]
+
+
+class Persistence(Straggler):
+    """Ranks and workers that were late in several steps."""
+
+    late: Annotated[int, about("steps in which it was late")]
+    steps: Annotated[int, about("steps that were counted")]
+
+
+class Cost(Document):
+    """Tokens, and the device time that they took."""
+
+    gpu_seconds: Annotated[float, about("device time")]
+    trained_tokens: Annotated[
+        int,
+        about("tokens that the model wrote and that reached the optimizer, without answers of tools and those of lost steps"),
+    ]  # fmt: skip
+    wasted_tokens: Annotated[dict[str, int], about("tokens that the model wrote without use, by reason")]
+
+
+class RunCost(Cost):
+    """Tokens of the steps, and the device time that they took."""
+
+    generated_tokens: Annotated[int, about("all tokens that the model wrote for training")]
+
+
+class Step(Document):
+    """The steps that were chosen."""
+
+    number: Annotated[int | None, about("as verl counts")]
+    attempt: Attempt
+    repeated: Repeated
+    trace_id: str
+    seconds: float
+    longer: Annotated[float, about("seconds by which its causes made it longer than usual, each second counted once")]
+    failed: bool
+    error: Annotated[str, about("type of the exception")]
+    verdicts: tuple[Verdict, ...]
+    path: tuple[Segment, ...]
+    path_summed: tuple[Summed, ...]
+    between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
+    between_summed: tuple[Summed, ...]
+    phases: Phases
+    savings: tuple[Saving, ...]
+    gpu: Devices
+    stragglers: tuple[Straggler, ...]
+    not_observable: Annotated[tuple[str, ...], about("evidence for late ranks that no span has")]
+    cost: Cost | None
+    uncertainty: Annotated[float | None, about("of the clocks")]
+
+
+class Balance(Document):
+    """Where rollouts and trainer have GPUs of their own."""
+
+    short: Annotated[str, about("the side that is short of GPUs: rollouts, trainer, neither")]
+    trainer_gpus: int
+    rollout_gpus: int
+    trainer_waits: Annotated[
+        float,
+        about("share of the time of the trainer's GPUs in which it waited for samples while trajectories were open"),
+    ]
+    rollouts_wait: Annotated[
+        float, about("share of the time of the GPUs of the rollouts in which they waited for the trainer")
+    ]
+    both_wait: Annotated[
+        float,
+        about("share of the time of all these GPUs in which the trainer waited for samples and no trajectory was open"),
+    ]
+    too_few: Annotated[
+        float, about("share of the time of the GPUs of the rollouts with open trajectories and no or few requests")
+    ]
+
+
+class StartUpPart(Document):
+    """In the order of time, without a gap."""
+
+    kind: Annotated[str, about("begin, workers_start, call, weight_sync, checkpoint, validation, between, rest")]
+    name: Annotated[str, about("method that was called; for between the call before")]
+    seconds: float
+
+
+class StartUp(Document):
+    """The time before the first step of each of the newest attempts."""
+
+    attempt: int
+    seconds: float
+    parts: tuple[StartUpPart, ...]
+
+
+class WholeRun(Document):
+    """The whole run."""
+
+    gpu: Devices
+    balance: Balance | None
+    off_policy: OffPolicy | None
+    cost: RunCost | None
+    stragglers: tuple[Persistence, ...]
+    start_up: tuple[StartUp, ...]
+
+
+class Event(Document):
+    """Stalls, crashes, stops by guards and alerts."""
+
+    kind: Annotated[str, about("stall, crash, stopped or alert")]
+    after: Annotated[float | None, about("seconds after the start of the run")]
+    text: str
+    stack: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION of where the culprit was, the innermost call first")]
+    detail: dict[str, Any]
+    next: Annotated[str, about("what to do about it; empty if it is no stall and no crash")]
+
+
+class Clock(Document):
+    """Hosts whose clock is not the trainer's."""
+
+    host: str
+    ahead: float | None
+    uncertainty: float | None
+
+
+class Explain(Answer):
+    """Why steps were slow."""
+
+    run_id: RunId
+    state: State
+    folders: Folders
+    counts: Annotated[
+        dict[str, int], about("numbers of spans, trajectories, calls, processes and steps; held: steps with a cause")
+    ]
+    steps: tuple[Step, ...]
+    run: WholeRun
+    events: tuple[Event, ...]
+    profile: Annotated[str, about("profile of the thresholds of the learning")]
+    progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    signals: tuple[Signal, ...]
+    findings: tuple[Finding, ...]
+    missing: Missing
+    orphans: Orphans
+    unknown: Annotated[tuple[str, ...], about("what no run records")]
+    next: Annotated[tuple[str, ...], about("commands that show more: first of stalls and crashes, then of these steps")]
+    clocks: tuple[Clock, ...]
+
+
+def make(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = False) -> Explain:
+    """Return an explanation of some steps.
+
+    Args:
+        run: The explained run.
+        steps: The steps to describe, the most important first.
+        whole: They are shown with all detail.
+    """
+    return fill(
+        Explain,
+        run,
+        counts={
+            **run.counts._asdict(),
+            "steps": len(run.steps),
+            "held": sum(bool(step.verdicts) for step in run.steps),
+            "unexplained": len(step_lengths.find_unexplained(run.steps)),
+        },
+        steps=[_make_step(step) for step in steps],
+        run=WholeRun(
+            gpu=_sum_devices(run.devices),
+            balance=_or_none(Balance, balance.judge(run.devices)),
+            off_policy=_or_none(OffPolicy, off_policy.judge_run(run)),
+            cost=_or_none(RunCost, accounting.sum_costs(run.steps, run.unused)),
+            stragglers=tuple(fill(Persistence, late) for late in stragglers.find_persistent(run.steps)),
+            start_up=tuple(
+                StartUp(
+                    attempt=start_up.attempt,
+                    seconds=start_up.seconds,
+                    parts=tuple(
+                        StartUpPart(kind=part.kind, name=part.name, seconds=part.nanoseconds / 1e9)
+                        for part in start_up.parts
+                    ),
+                )
+                for start_up in run.start_ups
+            ),
+        ),
+        events=[
+            fill(
+                Event,
+                event,
+                after=(event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
+                stack=incidents.find_frames(run, event),
+                next=advice.advise_event(run, event.kind),
+            )
+            for event in run.events
+        ],
+        **describe(learning.judge(run)),
+        unknown=accounting.UNKNOWN,
+        next=find_next(run, steps, whole=whole),
+        clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
+    )
+
+
+def _or_none(kind: Any, record: object) -> Any:
+    return None if record is None else fill(kind, record)
+
+
+def _make_step(step: model.Step) -> Step:
+    return fill(
+        Step,
+        step,
+        trace_id=f"{step.trace_id:032x}",
+        longer=sum_savings(step),
+        verdicts=[
+            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(verdict))
+            for verdict in step.verdicts
+        ],
+        path=[
+            fill(
+                Segment,
+                segment,
+                after=(segment.start_ns - step.start_ns) / 1e9,
+                process=segment.instance,
+                trace_id=name_id(segment.trace_id),
+            )
+            for segment in step.path
+        ],
+        path_summed=sum_parts(step.groups),
+        between_summed=sum_parts(step.between_groups),
+        phases={phase.key: phase.seconds for phase in step.phases},
+        gpu=_sum_devices(step.devices),
+        not_observable=step.blind_spots,
+    )
+
+
+def _sum_devices(devices: Iterable[model.DeviceTime]) -> dict[str, dict[str, float]]:
+    return {device.device: {cause: length / 1e9 for cause, length in device.nanoseconds.items()} for device in devices}
+
+
+def find_next(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = False) -> list[str]:
+    """Return the commands that show more, the first one first; at least one.
+
+    Args:
+        run: The explained run.
+        steps: The steps that are shown.
+        whole: They are shown with all detail.
+    """
+    name = run_selection.name_run(run)
+    numbers = [step.number for step in steps if step.number is not None]
+    if whole and numbers and not name.startswith("--otlp"):
+        return [f"verl-otel export perfetto {name} --steps {numbers[0]}", f"verl-otel explain {name}"]
+    commands = [advice.events_command(run)] if incidents.find_incidents(run) else []
+    if whole:
+        return [*commands, f"verl-otel explain {name}"]
+    unexplained = findings.choose_unexplained(run, steps)
+    slow = [step for step in steps if step.verdicts or any(step is other for other in unexplained)]
+    commands += [f"verl-otel explain {name} --step {step.number}" for step in slow if step.number is not None]
+    commands += [f"verl-otel levers {name}"] if run.recent_steps else []
+    return [*commands, f"verl-otel report {name}"]

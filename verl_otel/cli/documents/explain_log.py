@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel explain LOG --json``, for a log of verl's own loggers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Annotated, Final
+
+from verl_otel._internal.printable import counted
+from verl_otel.analysis import model, step_lengths, tracked_log
+from verl_otel.analysis.tracked_log import TrackedLog
+from verl_otel.analysis.verdicts import off_policy
+from verl_otel.cli import advice
+from verl_otel.cli.documents import (
+    Answer,
+    Attempt,
+    Document,
+    Folders,
+    Missing,
+    OffPolicy,
+    Phases,
+    Repeated,
+    about,
+    fill,
+)
+from verl_otel.cli.documents.learning import Finding, Signal, describe
+from verl_otel.health import signals
+from verl_otel.health.signals import Learning
+
+START: Final = "VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ..."
+UNKNOWN: Final = (
+    "which trajectory, tool call, turn, server or rank a step waited for, and why GPUs were idle: the log has sums of a step, no spans",
+    "the time between two steps (logging, loading data, own code): the logger writes no time stamps",
+)
+
+
+class Counts(Document):
+    """Numbers of steps."""
+
+    steps: Annotated[int, about("without those that were trained again")]
+    attempts: Annotated[int, about("1, and one more each time the number of the step went back")]
+    repeated: Annotated[int, about("steps after the checkpoint that a later attempt went on from")]
+    held: Annotated[int, about("steps with a cause")]
+    unexplained: Annotated[int, about("slow steps without one")]
+
+
+class Verdict(Document):
+    """One cause; the largest saving first."""
+
+    step: int
+    step_seconds: float
+    kind: Annotated[str, about("phase; between: a phase after the step")]
+    subject: Annotated[str, about("the phase")]
+    cause: Annotated[str, about("kind of work that took the time")]
+    cause_name: str
+    seconds: Annotated[float, about("excess over other steps")]
+    saved: Annotated[float, about("by how much the step would have been shorter")]
+    next: Annotated[str, about("what to do about it")]
+
+
+class Step(Document):
+    """The steps that were chosen."""
+
+    number: Annotated[int, about("as verl counts")]
+    attempt: Attempt
+    repeated: Repeated
+    seconds: float
+    verdicts: tuple[Verdict, ...]
+    phases: Phases
+    no_phase: Annotated[float, about("seconds outside of phases")]
+
+
+class Phase(Document):
+    """The longest first, without steps that contain start-up."""
+
+    name: str
+    seconds: float
+    share: Annotated[float, about("of the time of these steps")]
+    median: Annotated[float, about("of the steps that have it")]
+    longest: float
+    longest_step: int
+    steps: Annotated[int, about("steps that have it")]
+    outside: Annotated[bool, about("it is timed after the step, not in it")]
+
+
+class Tokens(Document):
+    """Tokens of a step or a response."""
+
+    key: str
+    before: float
+    after: float
+
+
+class Change(Document):
+    """Phases whose usual time became another one."""
+
+    name: Annotated[str, about("a phase, or step")]
+    step: Annotated[int, about("the first step of the new length; of a gradual change the first that is compared")]
+    last_step: Annotated[int, about("the last step that is compared")]
+    before: Annotated[float, about("median in seconds")]
+    after: Annotated[float, about("median in seconds")]
+    sudden: Annotated[bool, about("not a gradual change")]
+    tokens: Tokens | None
+
+
+class ExplainLog(Answer):
+    """What a log of verl's own loggers shows of a training."""
+
+    run_id: Annotated[str, about("name of the file")]
+    state: Annotated[str, about("no end seen")]
+    folders: Folders
+    counts: Counts
+    steps: tuple[Step, ...]
+    seconds: Annotated[float, about("of all steps, and of phases after them")]
+    median: Annotated[float | None, about("of the steps")]
+    phases: tuple[Phase, ...]
+    changes: tuple[Change, ...]
+    profile: Annotated[str, about("profile of the thresholds")]
+    progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    signals: tuple[Signal, ...]
+    findings: tuple[Finding, ...]
+    off_policy: OffPolicy | None
+    missing: Missing
+    unknown: Annotated[tuple[str, ...], about("what no such log has")]
+    next: Annotated[tuple[str, ...], about("commands that show more")]
+
+
+def make(log: TrackedLog, learning: Learning, chosen: Sequence[model.Step]) -> ExplainLog:
+    """Return what a log shows.
+
+    Args:
+        log: The log.
+        learning: What was learned.
+        chosen: The steps to describe.
+    """
+    steps = log.run.steps
+    return fill(
+        ExplainLog,
+        log.run,
+        counts={
+            "steps": len(log.steps),
+            "attempts": log.steps[-1].attempt,
+            "repeated": sum(step.repeated for step in steps),
+            "held": sum(bool(step.verdicts) for step in steps),
+            "unexplained": len(step_lengths.find_unexplained(steps)),
+        },
+        steps=[
+            fill(
+                Step,
+                step,
+                verdicts=[fill(Verdict, verdict, next=advise_on(verdict)) for verdict in step.verdicts],
+                phases={phase.key: phase.seconds for phase in step.phases},
+            )
+            for step in chosen
+        ],
+        seconds=sum(step.seconds + step.between for step in steps),
+        median=median(step.seconds for step in steps) if steps else None,
+        phases=log.phases,
+        changes=[
+            fill(
+                Change,
+                each,
+                tokens=None if each.tokens is None else dict(zip(("key", "before", "after"), each.tokens, strict=True)),
+            )
+            for each in log.changes
+        ],
+        **describe(learning),
+        off_policy=off_policy.judge(step.values for step in log.steps),
+        missing=list(list_missing(log)),
+        unknown=UNKNOWN,
+        next=list_next(log, chosen),
+    )
+
+
+def advise_on(verdict: model.Verdict) -> str:
+    """Return what to do about a slow phase; what it waited for is not in the log unless the phase is one kind of work."""
+    if verdict.cause in ("phase", "step"):
+        where = "between its phases" if verdict.cause == "step" else f"in {verdict.subject}"
+        return f"train again with VERL_OTEL_ENABLED=1, which records what the step waits for {where}"
+    return advice.advise(verdict)
+
+
+def list_missing(log: TrackedLog) -> Iterator[str]:
+    """Yield what is not in this log, although other logs of verl have it."""
+    if log.damaged:
+        yield f"{counted(log.damaged, 'line')} that could not be read: cut off, or of something else"
+    keys = {key for step in log.steps for key in step.values}
+    if not log.run.steps:
+        yield "the time of steps: no timing_s/step"
+    elif not any(map(tracked_log.find_phase, keys)):
+        yield "the time of phases: no timing_s/gen or another timer of a phase"
+    for name, text in (("reward_mean", "the reward"), ("kl_div", "the policy KL"), ("grad_norm", "the gradient norm")):
+        if keys.isdisjoint(signals.SIGNALS[name]):
+            yield f"{text}: no {signals.SIGNALS[name][0]}"
+
+
+def list_next(log: TrackedLog, chosen: Sequence[model.Step], *, whole: bool = False) -> list[str]:
+    """Return the commands that show more."""
+    place = " ".join(log.run.folders)
+    steps = [] if whole else [step.number for step in chosen[:1]]
+    return [
+        *(f"verl-otel explain {place} --step {step}" for step in steps),
+        f"{START}   (records what is missing here; then: verl-otel explain)",
+    ]

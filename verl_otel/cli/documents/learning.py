@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a run learned: keys of the documents of ``verl-otel explain``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from verl_otel.cli import learning as words
+from verl_otel.cli.documents import Document, about, fill
+from verl_otel.guards import wording
+from verl_otel.health import signals
+
+
+class Signal(Document):
+    """Values over the run."""
+
+    name: Annotated[str, about("as in the run log")]
+    key: Annotated[str, about("verl's key")]
+    begin: Annotated[float, about("mean of the first steps")]
+    end: Annotated[float, about("mean of the last steps")]
+    low: float
+    low_step: int
+    high: float
+    high_step: int
+    trend: Annotated[float | None, about("Kendall's tau, -1 (falls) to 1 (rises)")]
+    not_finite: Annotated[int, about("steps in which it was NaN or infinite")]
+
+
+class Finding(Document):
+    """What was wrong with the learning."""
+
+    kind: Annotated[str, about(", ".join(words.ADVICE))]
+    step: Annotated[int, about("the first step at which it was noticed")]
+    last_step: Annotated[int, about("the last step")]
+    times: Annotated[int, about("how often")]
+    text: str
+    next: Annotated[str, about("what to do about it")]
+
+
+def describe(learning: signals.Learning) -> dict[str, Any]:
+    """Return the keys ``profile``, ``progress``, ``signals`` and ``findings`` of a document."""
+    return {
+        "profile": learning.profile.name,
+        "progress": words.describe_progress(learning.progress) if learning.progress else "",
+        "signals": [fill(Signal, signal) for signal in learning.signals],
+        "findings": [
+            fill(
+                Finding,
+                trouble,
+                kind=trouble.first.kind,
+                step=trouble.first.step,
+                text=wording.describe(trouble.first),
+                next=words.advise(trouble.first.kind),
+            )
+            for trouble in learning.troubles
+        ],
+    }

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The documents of ``verl-otel runs --json`` and of ``verl-otel runs --prune --json``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from verl_otel.cli.documents import STATES, Answer, Document, about, fill
+from verl_otel.cli.run_overview import Overview
+
+
+class RunRow(Document):
+    """The newest first."""
+
+    run: Annotated[str, about("id of the run")]
+    state: Annotated[str, about(STATES)]
+    steps: Annotated[int | None, about("steps of all attempts that have ended, failed ones included")]
+    last_step: Annotated[int | None, about("number of the step that ended last")]
+    last_step_seconds: Annotated[float | None, about("its duration")]
+    started: Annotated[float | None, about("start of the first attempt, in seconds since 1970")]
+    seconds: Annotated[
+        float | None,
+        about(
+            "from the start of the first attempt to the end of the last one, or to its last step; "
+            "while it is running, to its newest file"
+        ),
+    ]
+    bytes: Annotated[int, about("size of all files")]
+    written: Annotated[float, about("when a file was last written, in seconds since 1970")]
+    folder: Annotated[str, about("folder of the run")]
+
+
+class PrunedRow(RunRow):
+    """Those that the limits select."""
+
+    reason: Annotated[str, about("why it is chosen")]
+    deleted: Annotated[bool, about("whether it was deleted")]
+    kept: Annotated[str | None, about("why it is not deleted; null: nothing keeps it")]
+
+
+class Runs(Answer):
+    """The runs, the newest first."""
+
+    runs: tuple[RunRow, ...]
+    next: Annotated[tuple[str, ...], about("the command that explains the newest run")]
+
+
+class Pruned(Answer):
+    """The runs that limits select."""
+
+    runs: tuple[PrunedRow, ...]
+    next: Annotated[tuple[str, ...], about("the command that lists what is left")]
+
+
+def describe_run(run: Overview) -> RunRow:
+    """Return a run as a row."""
+    return fill(RunRow, run, run=run.folder.name, bytes=run.size, folder=str(run.folder))
+
+
+def describe_choice(run: Overview, reason: str, *, deleted: bool, kept: str) -> PrunedRow:
+    """Return a run that a limit selects as a row.
+
+    Args:
+        run: The run.
+        reason: The limit that it exceeds.
+        deleted: Whether it was deleted.
+        kept: Why it is not; empty: nothing keeps it.
+    """
+    return fill(PrunedRow, describe_run(run), reason=reason, deleted=deleted, kept=kept or None)

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a run learned, in words: the same for a recorded run and for a log of verl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from verl_otel._internal.printable import counted, show
+from verl_otel.cli.formatting import SENTENCE, align, wrap
+from verl_otel.guards.wording import describe, find_variable
+from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Learning, Progress, Signal, Trouble, find_window
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION
+
+VALIDATION_LINES: Final = 3
+"""Scores of validations that the table shows."""
+MAX_KEY: Final = 40
+"""Characters of the name of a signal."""
+ADVICE: Final = {
+    "nan": "look at the steps before it, and at the learning rate; {variable}=1 stops such a run",
+    "kl": "lower actor.optim.lr or the number of updates of a batch; {variable}=5 stops such a run",
+    "reward_fall": "go back to a checkpoint before it; {variable}=5 stops such a run",
+    "plateau": "look at entropy, truncation and equal scores from that step on; {variable}=100 stops such a run",
+    "reward_zero": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
+    "reward_range": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
+    "entropy": "raise actor.entropy_coeff, or lower actor.optim.lr",
+    "truncated": "raise data.max_response_length, or punish long responses",
+    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or raise rollout.n",
+}
+"""What can be done about a kind of finding."""
+
+
+def describe_learning(learning: Learning, width: int, signals: Iterable[Signal]) -> Iterator[str]:
+    """Yield lines: what was wrong, the progress of the reward, and a table of signals.
+
+    Args:
+        learning: How the run learned.
+        width: Characters of a line.
+        signals: Rows of the table.
+    """
+    for text in _list_sentences(learning):
+        yield from wrap(show(text, SENTENCE), width, rest="  ")
+    shown = list(signals)
+    if shown:
+        size = find_window(learning.steps)
+        rows = [("signal", f"first {size}", f"last {size}", "lowest", "at step", "highest", "at step", "trend")]
+        limit = learning.profile.values["stagnation_trend"]
+        rows += [
+            (
+                show(signal.name, MAX_KEY), figure(signal.begin), figure(signal.end), figure(signal.low), str(signal.low_step),
+                figure(signal.high), str(signal.high_step), _name_trend(signal, limit),
+            )
+            for signal in shown
+        ]  # fmt: skip
+        yield from align(rows, range(1, 7))
+
+
+def choose_signals(learning: Learning, *, resources: bool = True) -> list[Signal]:
+    """Return the signals that a table shows: those of the training, and a few scores of validations.
+
+    Args:
+        learning: How the run learned.
+        resources: Also what the run used.
+    """
+    names = SIGNALS if resources else LEARNING
+    scores = [signal for signal in learning.signals if signal.name.startswith(CORE_VALIDATION)]
+    return [signal for signal in learning.signals if signal.name in names] + scores[:VALIDATION_LINES]
+
+
+def describe_briefly(learning: Learning) -> Iterator[str]:
+    """Yield a line for each finding, and one for the progress of the reward."""
+    for trouble in learning.troubles:
+        kind = trouble.first.kind
+        yield f"learning ({kind}): step {trouble.first.step}: {_describe_trouble(trouble)}; do: {advise(kind)}"
+    if learning.progress:
+        yield f"learning: {describe_progress(learning.progress)}"
+
+
+def _list_sentences(learning: Learning) -> Iterator[str]:
+    for trouble in learning.troubles:
+        yield f"Step {trouble.first.step}: {_describe_trouble(trouble)}. To do: {advise(trouble.first.kind)}."
+    if learning.progress:
+        text = describe_progress(learning.progress)
+        yield f"{text[:1].upper()}{text[1:]}."
+    if learning.cut is not None:
+        name, limit = CUT_LIMIT
+        yield (
+            f"In the last steps {learning.cut:.0%} of the responses were cut off at the limit of tokens, which this profile allows; "
+            f"VERL_OTEL_HEALTH_PROFILE={name} allows {limit:.0%}."
+        )
+
+
+def _describe_trouble(trouble: Trouble) -> str:
+    return f"{describe(trouble.first)}{f' ({trouble.times:,} times)' if trouble.times > 1 else ''}"
+
+
+def advise(kind: str) -> str:
+    """Return what can be done about a kind of finding."""
+    advice = ADVICE[kind]
+    return advice.format(variable=find_variable(kind)) if "{" in advice else advice
+
+
+def describe_progress(progress: Progress) -> str:
+    """Return the sentence about the mean reward, without a full stop."""
+    best = f"the best mean reward of five steps ended at step {progress.best_step}"
+    best += f", {counted(progress.since, 'step')} before the last one" if progress.since else ", the last one"
+    if progress.trend is None:
+        return best
+    rises = "the reward still rises" if progress.rises else "the reward does not rise"
+    return f"{best}; in the last {progress.values} steps {rises} (Kendall's tau {progress.trend:.2f})"
+
+
+def figure(value: float) -> str:
+    """Format a value of a signal."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"  # noqa: PLR2004 - more digits than are shown
+
+
+def _name_trend(signal: Signal, limit: float) -> str:
+    trend = signal.trend
+    word = "" if trend is None else "rises" if trend >= limit else "falls" if trend <= -limit else "no trend"
+    return f"{word}; NaN in {counted(signal.not_finite, 'step')}" if signal.not_finite else word

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary of verdicts: kinds of work, what to do about them, what a verdict is about, and causes of GPU time.
+
+Commands, JSON, pages and their colours take names and words from here. A new cause is one row here, the rule that finds it, and its row in
+``docs/how-to/act-on-verdicts.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+# -- What to do: one sentence for each kind of cause; docs/how-to/act-on-verdicts.md has a row for each key --
+
+ADVICE: Final = {
+    "slow tool": "give the tool a time-out, and run blocking code in a thread (asyncio.to_thread)",
+    "slow reward": "give the reward function a time-out, cache what it looks up, or raise reward.num_workers",
+    "agent loop": "look for a blocking call in the agent loop or its tools, which holds all trajectories of the process; use asyncio.to_thread",
+    "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
+    "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, "
+    "a debugger",
+    "no free slot": "raise rollout.agent.num_workers, so that more trajectories start at once",
+    "noticed late": "nothing in your code: the trainer polls for the end of the rollouts; longer steps lose a smaller share",
+    "long generation": "limit data.max_response_length and the number of turns, or use an asynchronous trainer",
+    "engine queue": "raise rollout.max_num_seqs or rollout.gpu_memory_utilization, or add replicas",
+    "slow replica": "compare the GPU and the host of this replica with the others, and its load",
+    "late rank": "compare the GPU, CPU load and data of this rank with the others; balance tokens with trainer.balance_batch",
+    "slow worker": "compare the tokens of this step with others, and look at the process that is named",
+    "transport": "look at the size of the batch, and at what the worker that is named did before",
+    "weight sync": "look at the network, and at rollout.checkpoint_engine.update_weights_bucket_megabytes",
+    "checkpoint": "write to faster storage, or less often (trainer.save_freq)",
+    "validation": "validate less often (trainer.test_freq) or on fewer samples (data.val_max_samples)",
+    "logging": "give the tracker that is named a time-out or its offline mode, and log less often or in a thread",
+    "data loading": "raise data.dataloader_num_workers, and look at what the dataset does for one item",
+    "between steps": "look at what your code does after a step (dumps, callbacks), and add spans to it",
+    "slow phase": "add spans to what runs in this phase, so that its parts are visible",
+    "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
+    "unknown": "run verl-otel check: spans of a process are missing",
+}
+
+# -- Kinds of work: the segments of a critical path --
+
+
+class Work(NamedTuple):
+    """A kind of work."""
+
+    words: str
+    """Noun phrase, as in "33% 2.00 s event loop blocked"."""
+    advice: str
+    """Key of `ADVICE`."""
+    look: tuple[str, str, str]
+    """Hue, pattern and label on the page."""
+    latency: str = ""
+    """Noun phrase for a change of its time between two runs; empty: `words`."""
+    is_named: bool = False
+    """Whether the words are followed by the name of the tool, phase or method."""
+
+
+WORK: Final = {
+    # the trainer
+    "step": Work("the trainer, between its phases", "slow phase", ("grey", "solid", "trainer, in no phase"), "the trainer between phases"),
+    "phase": Work("the trainer itself", "slow phase", ("blue", "solid", "trainer"), "the trainer's own code", is_named=True),
+    "call": Work("transport to the workers and back", "transport", ("blue", "dots", "call of the workers"), is_named=True),
+    "worker": Work("the workers", "slow worker", ("blue", "rising", "worker"), "the workers' methods", is_named=True),
+    "weight_sync": Work("the weight sync", "weight sync", ("purple", "solid", "weight sync")),
+    "checkpoint": Work("the checkpoint", "checkpoint", ("purple", "rising", "checkpoint")),
+    "validation": Work("the validation", "validation", ("purple", "dots", "validation")),
+    "between": Work("the trainer itself, between two steps", "between steps", ("grey", "level", "trainer, between two steps")),
+    "logging": Work("logging", "logging", ("yellow", "level", "logging"), is_named=True),  # a tracker, in `Tracking.log`
+    "data_loading": Work("loading the next batch", "data loading", ("orange", "cross", "loading data")),
+    "poll": Work(
+        "rollouts had ended, the trainer had not noticed", "noticed late", ("grey", "dots", "trainer had not noticed"),
+        "rollouts that had ended unnoticed",
+    ),
+    # a trajectory
+    "start": Work(  # submitted, not started: the agent loop had no free slot, or was not running yet
+        "the awaited trajectory had not started", "no free slot", ("grey", "rising", "waiting to start"), "waiting for room in the agent loop"
+    ),
+    "trajectory": Work(
+        "own code and waiting time", "agent loop", ("sky", "solid", "agent loop"), "the agent loop's own code and waiting time"
+    ),
+    "llm": Work(  # transport and routing, or all of the call where no server is recorded
+        "LLM call, outside of recorded servers", "long generation", ("green", "dots", "LLM call, outside its server"),
+        "LLM calls outside their servers",
+    ),
+    "server": Work("LLM server", "long generation", ("green", "solid", "LLM server"), "LLM servers"),  # whose engine reports no states
+    "queue": Work("queue of the engine", "engine queue", ("yellow", "dots", "engine: queue"), "the engines' queues"),
+    "prefill": Work("prefill in the engine", "long generation", ("green", "level", "engine: prefill"), "prefill"),
+    "decode": Work("decoding in the engine", "long generation", ("green", "rising", "engine: decode"), "decoding"),
+    "tool": Work("tool", "slow tool", ("vermillion", "solid", "tool"), "tool latency", is_named=True),
+    "reward": Work("reward", "slow reward", ("orange", "rising", "reward")),
+    # any process
+    "blocked": Work("event loop blocked", "blocked loop", ("vermillion", "cross", "event loop blocked"), is_named=True),
+    "paused": Work("process paused", "paused process", ("vermillion", "dots", "process paused"), is_named=True),
+    "unknown": Work("unknown: covered by no span", "unknown", ("grey", "cross", "covered by no span")),
+}  # fmt: skip
+"""By name, as in JSON and on paths."""
+
+
+# -- What a verdict is about --
+
+
+class Subject(NamedTuple):
+    """What a verdict may be about."""
+
+    sentence: str
+    """What it did. Fields: ``subject``, ``cause`` (words of the work that took the time), ``more`` (its excess), ``at`` (turn and process),
+    ``within`` (the part of the phase), ``where`` (line of code), ``waited`` (what else was held up)."""
+    advice: str = ""
+    """Key of `ADVICE`; empty: that of the work that took the time."""
+
+
+SUBJECTS: Final = {
+    "trajectory": Subject("Trajectory {subject} delayed it: {cause}{at} took {more} longer than for its peers."),
+    "replica": Subject(
+        "Replica {subject} delayed it: its calls took {more} longer than those of the others{at}.", "slow replica"
+    ),
+    "tool": Subject("Tool {subject} delayed it: {more} longer than usual{at}."),
+    "reward": Subject("The reward delayed it: {more} longer than usual{at}."),
+    "phase": Subject("Phase {subject} delayed it: {more} longer than in other steps{within}{at}."),
+    "rank": Subject("{Subject} delayed it: the others of its group waited {more} for it in {cause}{at}.", "late rank"),
+    "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
+    "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
+    "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
+    "process": Subject("{subject} was paused for {more}: {cause_name}."),
+}
+"""By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait."""
+VERDICTS: Final = tuple(kind for kind in SUBJECTS if kind != "worker")
+"""Kinds of verdicts."""
+
+
+# -- Causes of GPU time --
+
+
+class GpuCause(NamedTuple):
+    """What a GPU did, or why it did nothing."""
+
+    state: str
+    """One of `GPU_STATES`."""
+    look: tuple[str, str, str]
+    """Hue, pattern and label on the page."""
+
+
+GPU_STATES: Final = ("productive", "overhead", "idle")
+GPU_CAUSES: Final = {
+    "train": GpuCause("productive", ("blue", "solid", "training")),
+    "rollout": GpuCause("productive", ("green", "solid", "rollout")),
+    "validation": GpuCause("overhead", ("purple", "dots", "validation")),
+    "weight_sync": GpuCause("overhead", ("purple", "level", "weight sync")),
+    "checkpoint": GpuCause("overhead", ("sky", "dots", "checkpoint")),
+    "switch": GpuCause("overhead", ("yellow", "dots", "switching roles")),
+    "start_up": GpuCause("overhead", ("grey", "dots", "start-up")),
+    "tail_wait": GpuCause("idle", ("vermillion", "rising", "waiting for the tail")),
+    "tool_wait": GpuCause("idle", ("orange", "rising", "waiting for tools")),
+    "reward_wait": GpuCause("idle", ("yellow", "rising", "waiting for rewards")),
+    "loop_wait": GpuCause("idle", ("vermillion", "cross", "waiting for a blocked event loop")),
+    "rollout_wait": GpuCause("idle", ("green", "rising", "waiting for rollouts")),
+    "none_open": GpuCause("idle", ("green", "cross", "waiting, no trajectory open")),
+    "train_wait": GpuCause("idle", ("blue", "rising", "waiting for training")),
+    "sync_wait": GpuCause("idle", ("purple", "rising", "waiting for weights")),
+    "checkpoint_wait": GpuCause("idle", ("sky", "rising", "waiting for the checkpoint")),
+    "validation_wait": GpuCause("idle", ("purple", "cross", "waiting for the validation")),
+    "data_loading": GpuCause("idle", ("orange", "dots", "loading data")),
+    "logging": GpuCause("idle", ("yellow", "cross", "logging")),
+    "data": GpuCause("idle", ("orange", "cross", "the trainer's own work")),
+    "unknown": GpuCause("idle", ("grey", "cross", "unknown")),
+}
+"""By name, as in JSON and as label ``verl.gpu.cause``."""

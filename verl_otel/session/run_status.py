@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the state of the training in this process into ``run.json``: when it changes, and when a step has ended.
+
+`verl_otel.analysis.io.run_status` reads it and describes the fields. Only the process that records ``verl.run.state`` writes, and of a
+distributed job the first rank: the others have the same steps. It runs where batches are dispatched, never in a step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import Any, Final
+
+from verl_otel._internal import process_state, ranks
+from verl_otel._internal.printable import show
+from verl_otel._internal.safe_files import process_file_name
+from verl_otel.config import Config
+from verl_otel.model import Batch, HistogramValue, Labels, Resource, SpanRecord
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
+from verl_otel.semconv.run_state import WORDS, RunState
+from verl_otel.semconv.spans import SPANS
+from verl_otel.session import run_manifest
+
+REWARDS: Final = ("verl.critic.rewards.mean", "verl.critic.score.mean", metric_names.AVERAGE_REWARD)
+"""Rewards of a step, the best known one first."""
+MAX_NUMBER: Final = 10**15
+MAX_TEXT: Final = 500
+_STEP: Final = SPANS["step"].name
+
+
+class _Noted:
+    """What other modules know of the training in this process."""
+
+    verdict = ""
+    total_steps: int | None = None
+
+
+def note_verdict(text: str) -> None:
+    """Note what held a step, for the next write."""
+    _Noted.verdict = show(text, MAX_TEXT)
+
+
+def note_total_steps(number: float | None) -> None:
+    """Note how many steps are planned, for the next write; None: unknown."""
+    _Noted.total_steps = None if number is None else _whole(number)
+
+
+def _whole(value: float) -> int | None:
+    return int(value) if math.isfinite(value) and abs(value) <= MAX_NUMBER else None
+
+
+def _reset() -> None:
+    _Noted.verdict, _Noted.total_steps = "", None
+
+
+process_state.register(clear=_reset, reset=_reset, after_fork=_reset)
+
+
+class RunStatus:
+    """What is known of the training in this process.
+
+    Args:
+        began: When telemetry began in it, in seconds since 1970.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._state: RunState | None = None
+        self._time = 0.0
+        self._ended: dict[Labels, int] = {}
+        """Steps that have ended, by how: a failed one is in a series of its own."""
+        self._step: int | None = None
+        self._step_seconds: float | None = None
+        self._rewards: dict[str, float] = {}
+        self._verdict = ""
+        self._due = False
+        """Whether something has changed that is not written."""
+
+    def consume(self, batch: Batch) -> None:
+        """Take what a batch says of the training."""
+        for point in batch.points:
+            name, value = point.instrument.name, point.value
+            if isinstance(value, HistogramValue):
+                if name == metric_names.STEP_DURATION:
+                    self._ended[point.labels] = value.samples
+                    self._find_step(batch.spans)
+            elif name == metric_names.RUN_STATE:
+                state = next((state for state in WORDS if state == value), None)
+                if state is not None:
+                    self._change(point.time_ns)
+                    self._state = state
+            elif name == metric_names.TRAINING_STEP:
+                # Of a trainer whose steps have no spans. One that has spans logs a step before its span ends.
+                if not self._ended and not any(opened.verb == "step" for opened in batch.open_spans):
+                    self._step = _whole(value)
+                    self._change(point.time_ns)
+            elif name in REWARDS:
+                self._rewards[name] = value
+
+    def _find_step(self, spans: tuple[SpanRecord, ...]) -> None:
+        """Take number and length of the last step that has ended. Its span may be missing: the memory for spans is bounded."""
+        last = next((span for span in reversed(spans) if span.name == _STEP), None)
+        if last is None:
+            self._change(time.time_ns())
+            return
+        number = last.attributes.get(attr.STEP_NUMBER)
+        self._step = number if isinstance(number, int) and abs(number) <= MAX_NUMBER else None
+        self._step_seconds = max(0.0, (last.end_ns - last.start_ns) / 1e9)
+        self._change(last.end_ns)
+
+    def _change(self, time_ns: int) -> None:
+        self._time, self._due = max(self._time, time_ns / 1e9), True
+
+    def write(self, config: Config, described: Resource) -> None:
+        """Write what has changed. What could not be written is due the next time.
+
+        Args:
+            config: The settings.
+            described: The resource of this process.
+        """
+        if self._state is None or not (self._due or self._verdict != _Noted.verdict) or ranks.find_rank(os.environ):
+            return
+        self._verdict = _Noted.verdict
+        self._due = not run_manifest.record_training(config.run_path, self._describe(config, described))
+
+    def _describe(self, config: Config, described: Resource) -> dict[str, Any]:
+        state = RunState.RUNNING if self._state is None else self._state
+        role, host = described.text(attr.ROLE, "process"), described.text(attr.HOST_NAME, "host")
+        rewards = (self._rewards.get(name, math.nan) for name in REWARDS)
+        return {
+            "process": process_file_name(role, host),
+            "began": self._began,
+            "attempt": config.run_attempt,
+            "state": state.word,
+            "time": self._time,
+            "steps": sum(self._ended.values()),
+            "step": self._step,
+            "step_seconds": self._step_seconds,
+            "total_steps": _Noted.total_steps,
+            "reward": next((reward for reward in rewards if math.isfinite(reward)), None),
+            "verdict": self._verdict,
+        }
