@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from verl_otel.cli import COMMANDS, main
-from verl_otel.cli.documents import make_schema
+from verl_otel.cli.documents.base import make_schema
 from verl_otel.cli.schema import DOCUMENTS
 from verl_otel.config import SETTINGS
 from verl_otel.model import Instrument

@@ -15,7 +15,7 @@ from verl_otel.analysis import summary
 from verl_otel.cli import explain, page, report
 from verl_otel.cli.documents import explain as explain_document
 from verl_otel.cli.documents import report as report_document
-from verl_otel.cli.documents import to_plain
+from verl_otel.cli.documents.base import to_plain
 
 FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 

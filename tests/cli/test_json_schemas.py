@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.cli import COMMANDS
-from verl_otel.cli.documents import make_schema
+from verl_otel.cli.documents.base import make_schema
 from verl_otel.cli.schema import DOCUMENTS
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed in this environment")

@@ -208,7 +208,8 @@ def test_an_empty_folder_is_a_finding(call, runs):
     """Exit code 1; scripts get an empty list, and the command that says why."""
     runs.mkdir()
     result = call("runs", "--json")
-    assert (result.code, json.loads(result.out)) == (1, {"runs": [], "next": ["verl-otel check"]})
+    assert result.code == 1
+    assert json.loads(result.out) == {"schema_version": 1, "runs": [], "next": ["verl-otel check"]}
     assert result.err.startswith(f"verl-otel: no run in {runs}. ")
 
 

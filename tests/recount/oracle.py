@@ -259,9 +259,10 @@ class Oracle:
         return None
 
     def generation_of(self, step):
-        """Seconds from the first start to the last token of the trajectories that a step trained on."""
+        """Seconds from the first start to the last token of the trajectories that a step trained on, and to the last hand-over of a sample."""
         trained = self.trajectories_of(step)
-        return max(each.last_token for each in trained) - min(each.start for each in trained)
+        start = min(each.start for each in trained)
+        return max(each.last_token for each in trained) - start, max(each.handed for each in trained) - start
 
     @functools.cached_property
     def excess(self):

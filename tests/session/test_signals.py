@@ -58,7 +58,7 @@ def test_sigterm_ends_a_process_at_once(ready, written, wait_for):
         )
     )
     assert process.stdout.readline() == "True\n"
-    wait_for(lambda: len(written.names()) == 100)
+    wait_for(lambda: len(written.names()) == 100 and written.last("verl.training.steps") == 100)
     process.terminate()
     assert process.wait(60) == -signal.SIGTERM
     assert written.names() == ["verl.step"] * 100

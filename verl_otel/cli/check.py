@@ -38,7 +38,7 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
 from verl_otel.cli.check_stack import Finding, check_stack
-from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.base import fill
 from verl_otel.cli.documents.tools import Check
 from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, print_json
 from verl_otel.cli.run_folders import list_runs

@@ -42,7 +42,7 @@ from urllib.parse import parse_qs
 from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders
-from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.base import fill
 from verl_otel.cli.documents.tools import Discover
 from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.run_folders import list_runs

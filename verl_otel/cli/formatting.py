@@ -13,7 +13,7 @@ from typing import Any, Final
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.cli.documents import Document, to_plain
+from verl_otel.cli.documents.base import Document, to_plain
 from verl_otel.semconv import attributes as attr
 
 DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"

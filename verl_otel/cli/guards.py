@@ -27,7 +27,7 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Series
 from verl_otel.analysis.scalars import StepScalars, find_keys, read_steps
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.base import fill
 from verl_otel.cli.documents.tools import Guards
 from verl_otel.cli.formatting import SENTENCE, print_json
 from verl_otel.errors import VerlOtelError

@@ -35,7 +35,7 @@ from verl_otel import config
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
-from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.base import fill
 from verl_otel.cli.documents.runs import Pruned, Runs, describe_choice, describe_run
 from verl_otel.cli.formatting import SENTENCE, age, align, print_json, show_bytes
 from verl_otel.cli.run_folders import is_data_folder, is_mark, is_run, list_runs

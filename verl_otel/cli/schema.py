@@ -17,7 +17,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from verl_otel.cli.documents import Document, compare, explain, explain_log, levers, make_schema, report, runs, tools
+from verl_otel.cli.documents import compare, explain, explain_log, levers, report, runs, tools
+from verl_otel.cli.documents.base import Document, make_schema
 from verl_otel.cli.formatting import print_json
 
 DOCUMENTS: Final[dict[str, type[Document]]] = {

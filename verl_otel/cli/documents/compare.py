@@ -9,7 +9,7 @@ from typing import Annotated
 
 from verl_otel.analysis import comparison
 from verl_otel.cli import wording
-from verl_otel.cli.documents import Answer, Document, RunId, about, fill
+from verl_otel.cli.documents.base import Answer, Document, RunId, about, fill
 
 
 class Counts(Document):

@@ -12,7 +12,7 @@ from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import advice, incidents, run_selection
-from verl_otel.cli.documents import (
+from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Document,

@@ -13,7 +13,7 @@ from verl_otel.analysis import model, step_lengths, tracked_log
 from verl_otel.analysis.tracked_log import TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import advice
-from verl_otel.cli.documents import (
+from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Document,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from verl_otel.cli import learning as words
-from verl_otel.cli.documents import Document, about, fill
+from verl_otel.cli.documents.base import Document, about, fill
 from verl_otel.guards import wording
 from verl_otel.health import signals
 

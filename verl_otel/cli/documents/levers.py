@@ -9,7 +9,7 @@ from typing import Annotated
 from verl_otel.analysis.levers import ranking
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import run_selection, wording
-from verl_otel.cli.documents import Answer, Document, RunId, State, about, fill
+from verl_otel.cli.documents.base import Answer, Document, RunId, State, about, fill
 
 
 class Lever(Document):

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from verl_otel.analysis import model, scalars
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
 from verl_otel.cli import run_selection
-from verl_otel.cli.documents import (
+from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Document,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from verl_otel.cli.documents import STATES, Answer, Document, about, fill
+from verl_otel.cli.documents.base import STATES, Answer, Document, about, fill
 from verl_otel.cli.run_overview import Overview
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from verl_otel.cli.documents import Answer, Document, RunId, about
+from verl_otel.cli.documents.base import Answer, Document, RunId, about
 
 
 class CheckRow(Document):

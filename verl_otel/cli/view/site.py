@@ -30,7 +30,7 @@ from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
 from verl_otel.cli.documents import compare as compare_document
 from verl_otel.cli.documents import explain as explain_document
 from verl_otel.cli.documents import runs as runs_document
-from verl_otel.cli.documents import to_plain
+from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data
 from verl_otel.cli.view.watching import Catalogue, Watcher
