@@ -14,14 +14,14 @@ import os
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
 from verl_otel._internal import safe_files
 from verl_otel._version import __version__
 from verl_otel.analysis.bounded_steps import RecentStep
-from verl_otel.analysis.model import Completeness, Counts, DeviceTime, Event, Explanation, Series, Step, Trajectory
+from verl_otel.analysis.model import Completeness, Explanation, Series
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.semconv.run_state import RunState
 
@@ -43,32 +43,25 @@ class KeptSeries(msgspec.Struct, array_like=True):
     values: bytes
 
 
-class KeptResult(msgspec.Struct):
-    """The fields of an `Explanation`; of its completeness what a run without open spans has."""
-
-    analysis: Signature
-    files: Signature
-    run_id: str
-    folders: tuple[str, ...]
-    manifest: dict[str, Any]
-    state: str
-    start_ns: int
-    end_ns: int
-    counts: Counts
-    steps: tuple[Step, ...]
-    validations: tuple[tuple[int | None, int, int], ...]
-    slowest: tuple[Trajectory, ...]
-    devices: tuple[DeviceTime, ...]
-    events: tuple[Event, ...]
-    series: tuple[KeptSeries, ...]
-    missing: tuple[str, ...]
-    orphans: int
-    problems: tuple[str, ...]
-    offsets: tuple[tuple[str, float, float], ...]
-    unused: dict[str, int]
-    has_gpu: bool
-    recent_steps: tuple[RecentStep, ...]
-    start_ups: tuple[StartUp, ...]
+_OWN: Final = ("completeness", "series")
+"""Fields of an `Explanation` that are kept in another form."""
+_FIELDS: Final = {
+    name: kind
+    for name, kind in get_type_hints(Explanation, localns={"RecentStep": RecentStep, "StartUp": StartUp}).items()
+    if name not in _OWN
+}
+KeptResult: Final[Any] = msgspec.defstruct(
+    "KeptResult",
+    [
+        ("analysis", Signature),
+        ("files", Signature),
+        ("series", tuple[KeptSeries, ...]),
+        ("missing", tuple[str, ...]),
+        ("orphans", int),
+        *_FIELDS.items(),
+    ],
+)
+"""The fields of an `Explanation`; of its completeness what a run without open spans has."""
 
 
 def load(folders: Sequence[Path], steps: frozenset[int] | None) -> Explanation | None:
@@ -148,18 +141,18 @@ def _prune(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _pack(files: Signature, run: Explanation) -> KeptResult:
-    values = {name: getattr(run, name) for name in run._fields if name not in ("completeness", "series")}
+def _pack(files: Signature, run: Explanation) -> Any:
+    values = {name: getattr(run, name) for name in _FIELDS}
     series = tuple(
         KeptSeries(each.name, each.labels, array("q", each.times_ns).tobytes(), array("d", each.values).tobytes())
         for each in run.series
     )
     gaps = run.completeness
-    return KeptResult(_sign_analysis(), files, series=series, missing=gaps.missing, orphans=gaps.orphans, **values)
+    return KeptResult(_sign_analysis(), files, series, gaps.missing, gaps.orphans, **values)
 
 
-def _unpack(kept: KeptResult) -> Explanation:
-    values = {name: getattr(kept, name) for name in Explanation._fields if name not in ("completeness", "series")}
+def _unpack(kept: Any) -> Explanation:
+    values = {name: getattr(kept, name) for name in _FIELDS}
     series = tuple(
         Series(each.name, each.labels, _read("q", each.times), _read("d", each.values)) for each in kept.series
     )
