@@ -23,10 +23,15 @@ class Finding(NamedTuple):
 
 
 def find_findings(run: Explanation) -> list[Finding]:
-    """Return what delayed the steps of a run, the step that lost most first, and of each step the largest cause first."""
-    by_step = [found for step in run.steps if (found := find_of_step(step))]
-    by_step.sort(key=lambda found: -max(sum_savings(found[0].step), found[0].seconds))
-    return [finding for found in by_step for finding in found]
+    """Return what delayed the steps of a run, the step that lost most first, and of each step the largest cause first.
+
+    Where no step took longer than usual, it is the longest wait for one trajectory alone, which is usual in this run.
+    """
+    found = [finding for step in sort_held(run) for finding in find_of_step(step)]
+    if found or step_lengths.find_unexplained(run.steps):
+        return found
+    waits = [finding for step in run.steps if not step.failed for finding in find_of_step(step)]
+    return [max(waits, key=lambda finding: finding.seconds)] if waits else []
 
 
 def find_of_step(step: Step) -> list[Finding]:
