@@ -115,6 +115,21 @@ def test_a_failed_step_comes_first(call, story):
         assert "FAILED: step 2 after 4.00 s: RuntimeError" in lines[:5]
 
 
+@pytest.mark.parametrize(
+    ("error", "word", "interrupted"), [("RuntimeError", "FAILED", False), ("KeyboardInterrupt", "INTERRUPTED", True)]
+)
+def test_how_a_step_ended_is_in_every_form(call, story, error, word, interrupted):
+    """Also for programs: `explain --brief` has the line of the text, and the JSON of both commands the type of the exception."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 10)])
+    stories.step(trainer, 2, 10, 14, [("gen", 10, 14)], error__type=error)
+    folder = story.write()
+    assert f"{word}: step 2 after 4.00 s: {error}" in call("explain", "--brief", folder).out.splitlines()
+    for command in (("report",), ("explain", "--step", "2")):
+        step = json.loads(call(*command, "--json", folder).out)["steps"][-1]
+        assert (step["failed"], step["interrupted"], step["error"]) == (True, interrupted, error)
+
+
 def test_names_from_elsewhere_cannot_write_to_the_terminal(call, story):
     """Escape codes in names of tools, models, runs and open spans are written out, wherever they are shown."""
     evil = "py\x1b[2J\u202ethon\nFORGED"

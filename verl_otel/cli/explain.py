@@ -486,6 +486,7 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
             f"median step {seconds(median(lengths))}, longest {seconds(max(lengths))}; "
             f"{counted(held, 'step')} held by a cause, {unexplained} slow without one"
         )
+    yield from filter(None, [failed(run)])
     for event in run.events[:_EVENTS]:
         yield f"{event.kind}: {event.text}"
         yield from incidents.describe_briefly(run, event)

@@ -46,6 +46,9 @@ Orphans = Annotated[int, about("spans whose parent is in no file")]
 Folders = Annotated[tuple[str, ...], about("folders, or files, that were read")]
 Attempt = Annotated[int, about("attempt of the run, from 1")]
 Repeated = Annotated[bool, about("a later attempt went on from an earlier checkpoint: it trains it again, or ended before")]  # fmt: skip
+Failed = Annotated[bool, about("it ended with an exception, or was interrupted")]
+Interrupted = Annotated[bool, about("it was cut off from outside, as by Ctrl-C")]
+ErrorType = Annotated[str, about("type of the exception; empty: none")]
 Phases = Annotated[dict[str, float], about("seconds by phase")]
 
 

@@ -16,7 +16,10 @@ from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Document,
+    ErrorType,
+    Failed,
     Folders,
+    Interrupted,
     Missing,
     OffPolicy,
     Orphans,
@@ -120,8 +123,9 @@ class Step(Document):
     trace_id: str
     seconds: float
     longer: Annotated[float, about("seconds by which its causes made it longer than usual, each second counted once")]
-    failed: bool
-    error: Annotated[str, about("type of the exception")]
+    failed: Failed
+    interrupted: Interrupted
+    error: ErrorType
     verdicts: tuple[Verdict, ...]
     path: tuple[Segment, ...]
     path_summed: tuple[Summed, ...]

@@ -13,7 +13,10 @@ from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Document,
+    ErrorType,
+    Failed,
     Folders,
+    Interrupted,
     Missing,
     Orphans,
     Phases,
@@ -32,7 +35,9 @@ class Step(Document):
     attempt: Attempt
     repeated: Repeated
     seconds: float
-    failed: Annotated[bool, about("it ended with an exception, or was interrupted")]
+    failed: Failed
+    interrupted: Interrupted
+    error: ErrorType
     phases: Phases
     no_phase: Annotated[float, about("seconds outside of phases")]
     between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
