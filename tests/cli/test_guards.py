@@ -32,10 +32,21 @@ def test_each_guard_says_when_it_would_have_stopped(call, folder):
     assert lines[1] == "  VERL_OTEL_STOP_ON_NAN=1 would have stopped it after step 51: actor/grad_norm is nan"
     assert lines[2] == "  VERL_OTEL_STOP_ON_KL=5 would not have stopped it"
     assert lines[3].startswith("  VERL_OTEL_STOP_ON_REWARD_FALL=5 would have stopped it after step 4")
-    assert lines[4] == "  VERL_OTEL_STOP_ON_PLATEAU=100 would not have stopped it"
+    assert lines[4] == "  VERL_OTEL_STOP_ON_PLATEAU=100 not known: the run has only 60 steps with scalars"
     assert (
         lines[5] == "  best val-core/math/a/acc/mean@1: 0 at step 7, of all steps: how often verl saved is not recorded"
     )
+
+
+def test_a_guard_is_judged_on_as_many_steps_as_it_needs(call, folder):
+    """The fall of a reward is measured against means of twenty steps."""
+    lines = call("guards", folder, "--plateau", "60", "--reward-fall", "41", "--kl", "61").out.splitlines()
+    short = "not known: the run has only 60 steps with scalars"
+    assert lines[2:5] == [
+        f"  VERL_OTEL_STOP_ON_KL=61 {short}",
+        f"  VERL_OTEL_STOP_ON_REWARD_FALL=41 {short}",
+        "  VERL_OTEL_STOP_ON_PLATEAU=60 would not have stopped it",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,3 +107,5 @@ def test_a_run_without_scalars_is_exit_code_1(call, tmp_path):
     result = call("guards", story.write())
     assert result.code == 1
     assert "no scalars of verl" in result.err
+    assert result.out.count("not known: the run has no scalars of verl") == 4
+    assert "would not have" not in result.out

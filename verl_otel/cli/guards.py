@@ -33,7 +33,7 @@ from verl_otel.cli.formatting import SENTENCE, print_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.guards.decisions import BestMetric, describe_missing
 from verl_otel.guards.wording import describe, find_variable
-from verl_otel.health.conditions import FINITE, Finding, make_conditions
+from verl_otel.health.conditions import FINITE, LEVEL, Finding, make_conditions
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr
@@ -95,10 +95,8 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")
         for guard, finding in findings.items():
-            effect = "would not have stopped it"
-            if finding is not None:
-                effect = f"would have stopped it after step {finding.step + 1}: {describe(finding)}"
-            print(f"  {find_variable(guard)}={getattr(arguments, guard)} {effect}")
+            number = getattr(arguments, guard)
+            print(f"  {find_variable(guard)}={number} {_describe_effect(guard, number, finding, len(steps))}")
         if best is not None and best_step is not None:
             print(
                 f"  best {show(best.key)}: {values[best_step]:.4g} at step {best_step}, {_name_candidates(frequency)}"
@@ -110,6 +108,17 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print("verl-otel: the run has no scalars of verl, which guards need", file=sys.stderr)
     return 1
+
+
+def _describe_effect(guard: str, number: int, finding: Finding | None, recorded: int) -> str:
+    """Return what a guard would have done in a run with so many recorded steps."""
+    if finding is not None:
+        return f"would have stopped it after step {finding.step + 1}: {describe(finding)}"
+    if not recorded:
+        return "not known: the run has no scalars of verl"
+    if recorded < number + (LEVEL if guard == "reward_fall" else 0):
+        return f"not known: the run has only {counted(recorded, 'step')} with scalars"
+    return "would not have stopped it"
 
 
 def replay(

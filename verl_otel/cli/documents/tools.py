@@ -53,7 +53,10 @@ class Guards(Answer):
 
     run_id: RunId
     steps: Annotated[int, about("steps with scalars")]
-    guards: Annotated[dict[str, GuardStop | None], about("what would have stopped the run")]
+    guards: Annotated[
+        dict[str, GuardStop | None],
+        about("what would have stopped the run; null: nothing, or steps are too few to know"),
+    ]
     best_step: Annotated[int | None, about("of those that verl saved, if that is known")]
     save_frequency: Annotated[int | None, about("trainer.save_freq")]
     next: Annotated[tuple[str, ...], about("the command that shows more")]
