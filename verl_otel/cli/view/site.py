@@ -329,6 +329,8 @@ class Site:
                 return self._listing.read()
             case ["runs", name]:
                 return {"name": name, "state": self._listing.find_state(name), **self._describe(name)}
+            case ["runs", name, "explain"]:
+                return _explain(*self._find(name), query)
             case ["runs", name, kind] if kind in _DOCUMENTS:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
@@ -355,11 +357,19 @@ class Site:
         return found
 
 
-def _explain(run: Explanation, query: _Query) -> Any:
-    """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict."""
+def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
+    """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict.
+
+    Args:
+        run: What is known of the run.
+        read: The share of its files that was read. How the run learned is not said of a part.
+        query: The numbers of the steps.
+    """
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    return to_plain(explain_document.make(run, steps[-MAX_EXPLAINED:]))
+    document = to_plain(explain_document.make(run, steps[-MAX_EXPLAINED:]))
+    partial = {"progress": ""} if read < WHOLE else {}
+    return {**document, **partial, "read": round(read, 4)}
 
 
 def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
@@ -379,7 +389,7 @@ def _scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
     return list_scalars(run, query.get("name", []))
 
 
-_DOCUMENTS: Final = {"steps": _steps, "scalars": _scalars, "explain": _explain, "samples": _samples}
+_DOCUMENTS: Final = {"steps": _steps, "scalars": _scalars, "samples": _samples}
 """The documents of a run, by the last part of their address."""
 
 
