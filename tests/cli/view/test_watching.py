@@ -74,3 +74,32 @@ def test_a_run_of_which_the_result_was_kept_is_read_only_once_it_changes(runs, m
         pass
     assert [step.verdicts for step in watcher.ask("slow-tool")[0].steps] == [step.verdicts for step in found.steps]
     assert watcher._runs["slow-tool"].live.progress()[0] > 0
+
+
+def test_a_run_that_has_ended_is_read_once_for_all_clients(runs, monkeypatch, tmp_path):
+    """Others that are requested meanwhile take its place, not what was found; a file that changes does."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    now = 0.0
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now)
+    names = [f"r{number}" for number in range(watching.MAX_WATCHED + 2)]
+    for name in names:
+        stories.training(runs / name).write()
+    watcher = watching.Watcher(Catalogue([runs]))
+    watcher.ask("r0")
+    while watcher._read_once():
+        now += watching.LOOK_SECONDS
+    now += watching.LOOK_SECONDS
+    found, share = watcher.ask("r0")
+    assert (len(found.steps), share) == (2, 1.0)
+    for name in names[1:]:
+        now += 1
+        watcher.ask(name)
+    assert watcher.peek("r0") is None
+    again, share = watcher.ask("r0")
+    assert again is found
+    assert share == 1.0
+    for name in names[1:]:
+        now += 1
+        watcher.ask(name)
+    (runs / "r0" / "events.jsonl").write_text("\n")
+    assert watcher.ask("r0")[0] is not found

@@ -23,6 +23,8 @@ IDLE_SECONDS: Final = 120.0
 """A run that no client requested in this time is dropped."""
 MAX_WATCHED: Final = 4
 """Runs that are read at the same time; above it the one whose last request is the oldest is dropped."""
+MAX_KEPT: Final = 20
+"""Explanations of dropped runs that are kept until a file of the run changes: a run that has ended is not read again for each client."""
 REST_SHARE: Final = 1.0
 """After each piece of a long run, time for the training: this multiple of the time that the piece took."""
 EXPLAIN_SHARE: Final = 150.0
@@ -31,13 +33,17 @@ ABANDONED_SECONDS: Final = 600.0
 """A run without an end that was written longer ago than this is taken to have ended."""
 
 
+_Kept = tuple[kept_results.Signature, Explanation]
+"""The files of a run that has ended, and what was found in them."""
+
+
 class _Watched:
-    def __init__(self, folders: tuple[Path, ...]) -> None:
+    def __init__(self, folders: tuple[Path, ...], kept: _Kept | None) -> None:
         self.live = LiveRun(folders)
         self.asked_at = time.monotonic()
         self.files = kept_results.sign(folders)
-        """The files of which an earlier command has kept what it found: while they are the same, nothing is read. Empty: nothing was kept."""
-        self.explanation = kept_results.load(folders, None)
+        """The files of which everything was found, here or by an earlier command: while they are the same, nothing is read. Empty: there are none."""
+        self.explanation = kept[1] if kept and kept[0] == self.files else kept_results.load(folders, None)
         if self.explanation is None:
             self.files = ()
         self.explained = -1
@@ -58,6 +64,7 @@ class Watcher:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._runs: dict[str, _Watched] = {}
+        self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
 
@@ -72,7 +79,7 @@ class Watcher:
                 folders = self._catalogue.find().get(name)
                 if folders is None:
                     return None
-                watched = self._runs[name] = _Watched(folders)
+                watched = self._runs[name] = _Watched(folders, self._kept.pop(name, None))
                 if not watched.files:
                     watched.live.look()
                     watched.live.read()
@@ -132,7 +139,11 @@ class Watcher:
         oldest_first = sorted(self._runs, key=lambda name: self._runs[name].asked_at)
         for place, name in enumerate(oldest_first):
             if now - self._runs[name].asked_at > IDLE_SECONDS or len(oldest_first) - place > MAX_WATCHED:
-                del self._runs[name]
+                watched = self._runs.pop(name)
+                if watched.files and watched.explanation is not None:
+                    self._kept[name] = watched.files, watched.explanation
+        for name in list(self._kept)[:-MAX_KEPT]:
+            del self._kept[name]
 
 
 def _explain(watched: _Watched) -> Explanation:
@@ -165,8 +176,13 @@ def _finish(watched: _Watched) -> None:
         return
     age = time.time() - run.end_ns / 1e9
     if run.state in ENDS or (run.state == NO_END and age > ABANDONED_SECONDS):
-        watched.live.finish()
-        _explain_now(watched)
+        live = watched.live
+        files = kept_results.sign(live.folders)
+        live.look()
+        if not live.is_behind:
+            live.finish()
+            _explain_now(watched)
+            watched.files = files
 
 
 # -- The runs that the page shows, by name. A name from a request is looked up here and is never part of a path --
