@@ -384,6 +384,26 @@ def test_the_ids_are_those_of_the_json(call, tmp_path):
     assert all(step["trace_id"] in brief for step in document["steps"])
 
 
+def test_a_step_that_is_open_is_no_time_between_steps(call, tmp_path):
+    """Neither is what has ended in it; the time before it is the trainer's."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 10)])
+    trainer.span("verl.logging", 10, 10.5, verl__tracker="file")
+    step = trainer.still_open("verl.step", 11, 20, verl__step__number=2, last_child="verl.phase.update_actor")
+    trainer.span("verl.phase.gen", 11, 15, step)
+    folder = story.write()
+    lines = call("explain", folder).out.splitlines()
+    at = lines.index("  Then 10.00 s until the last record")
+    assert lines[at + 1 : at + 4] == [
+        "     90%    9.00 s  a step that did not end",
+        "      5%    500 ms  the trainer itself, between two steps",
+        "      5%    500 ms  logging (file)",
+    ]
+    (step,) = json.loads(call("explain", "--step", "1", "--json", folder).out)["steps"]
+    assert sum(part["seconds"] for part in step["between_summed"]) == 1.0
+
+
 @given(st.integers(0, 200), st.text(max_size=3000))
 def test_it_is_bounded_whatever_happened(count, text):
     story_run = _run()

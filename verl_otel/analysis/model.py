@@ -257,7 +257,7 @@ class Step(NamedTuple):
     next_ns: int = 0
     """Start of the next step, or end of the run or of its attempt: its period ends there. 0: unknown."""
     between_path: tuple[Segment, ...] = ()
-    """Critical path from its end to the start of the next step without a gap; empty where only `between_groups` were kept."""
+    """Critical path from its end to the start of the next step, or of one that did not end, without a gap; empty where only `between_groups` were kept."""
     between_groups: tuple[tuple[str, str, int], ...] = ()
     """The same by group, as `groups`."""
     attempt: int = 1

@@ -309,7 +309,8 @@ def _between(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
     rest = round(step.between * 1e9) - sum(sums.values())
     still_open = (work.span.name for each in run.completeness.unfinished for work in each.work)
-    if rest > 0 and step is run.steps[-1] and span_names.STEP in still_open:
+    is_last = step is [other for other in run.steps if other.attempt == step.attempt][-1]
+    if rest > 0 and is_last and span_names.STEP in still_open:
         sums["a step that did not end"] = rest
     if whole or step.between >= words.NOTABLE_BETWEEN * step.seconds:
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)

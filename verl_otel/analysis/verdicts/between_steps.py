@@ -15,6 +15,7 @@ from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD, PHASE_SECONDS, STEP_SHARE, Baselines
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, measure_phases
 from verl_otel.model import SpanRecord
+from verl_otel.semconv import attributes as attr
 
 # -- The critical path between two steps: logging, validation, checkpoint, data loading, and the trainer's own code around them --
 
@@ -55,6 +56,13 @@ def _find_inside(roots: Iterable[Node], process: int, begin_ns: int, end_ns: int
             waiting += node.children
 
 
+def _find_open_step(roots: Iterable[Node], process: int, begin_ns: int, end_ns: int) -> int:
+    """Return when a step of a process began between two times that has not ended; the second time if there is none."""
+    steps = (root.span for root in roots if root.process == process and root.span.name == STEP)
+    starts = [span.start_ns for span in steps if attr.OPEN_AGE in span.attributes]
+    return min([end_ns, *(start_ns for start_ns in starts if start_ns >= begin_ns)])
+
+
 # -- Verdicts on the time between two steps: which part of it took longer than after other steps --
 
 KIND: Final = "between"
@@ -77,7 +85,7 @@ class BetweenSteps:
         self._final: dict[int, tuple[Verdict, ...]] = {}
 
     def measure(self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool) -> Step:
-        """Return a step with its period and the critical path to the next one.
+        """Return a step with its period and the critical path to the next one, or to one that has not ended.
 
         Args:
             step: The step.
@@ -90,8 +98,9 @@ class BetweenSteps:
         step = step._replace(next_ns=next_ns)
         if own is None or begin_ns >= next_ns:
             return step
-        root = make_root(own, roots, begin_ns, next_ns)
-        path = tuple(critical_path.walk(root, begin_ns, next_ns))
+        until_ns = _find_open_step(roots, own.process, begin_ns, next_ns)
+        root = make_root(own, roots, begin_ns, until_ns)
+        path = tuple(critical_path.walk(root, begin_ns, until_ns))
         if judge and not step.failed:
             self._add(step, tuple(part._replace(phase=KIND) for part in measure_phases(path, root) if part.kind))
         return step._replace(between_path=path, between_groups=critical_path.group(path))

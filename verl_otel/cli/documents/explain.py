@@ -130,7 +130,9 @@ class Step(Document):
     path: tuple[Segment, ...]
     path_summed: tuple[Summed, ...]
     between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
-    between_summed: tuple[Summed, ...]
+    between_summed: Annotated[
+        tuple[Summed, ...], about("parts of it by kind and name, the longest first, without a step that did not end")
+    ]
     phases: Phases
     savings: tuple[Saving, ...]
     gpu: Devices
