@@ -210,8 +210,8 @@ def _count_slow(run: Explanation) -> str:
     steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
     if not slow:
         return words.describe_no_delay(run.steps)
-    total, whole = sum(map(sum_savings, held)), sum(step.seconds for step in run.steps)
-    share = f"{words.share(total / max(whole, 1e-9))} of the time of all steps"
+    total, whole = sum(map(sum_savings, held)), sum(step.seconds + step.between for step in run.steps)
+    share = f"{words.share(total / max(whole, 1e-9))} of the time of all steps and between them"
     if not unexplained:
         return f"{words.describe_held(run.steps)} ({share})."
     were = "was" if slow == 1 else "were"
@@ -263,6 +263,9 @@ def _title(run: Explanation, step: Step) -> str:
         longer = f"{seconds(sum_savings(step))} longer than usual"
         if all(verdict.kind == "between" for verdict in step.verdicts):
             return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
+        rest = findings.find_rest(run.steps, step)
+        if rest:
+            return f"{name}{usual}: {seconds(sum_savings(step))} are explained, {seconds(rest)} are not."
         return f"{name}, {longer}{usual}."
     if any(other is step for other in step_lengths.find_start_up(run.steps)):
         return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
