@@ -375,7 +375,7 @@ def _find_similar(name: str, settings: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings, validated. Created by `load`."""
+    """All settings, validated. Created by `load_config`."""
 
     enabled: bool
     exporters: tuple[str, ...]
@@ -473,7 +473,7 @@ def to_variables(keywords: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:
+def load_config(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:
     """Return the settings of this process.
 
     Args:

@@ -123,7 +123,7 @@ def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
     findings += check_names()
     if not usable:
         return findings
-    settings = config.load()
+    settings = config.load_config()
     checks: list[Callable[[], Iterator[Finding]]] = [
         check_switch,
         check_plugin,
@@ -157,7 +157,7 @@ def list_ignored_values() -> Iterator[Finding]:
 def check_settings() -> Iterator[Finding]:
     """Whether every setting can be used."""
     try:
-        settings = config.load()
+        settings = config.load_config()
     except ConfigError as error:
         name = str(error).partition("=")[0]
         advice = f"correct it, or `unset {name}`, which gives it its default; {DOCUMENTS}docs/reference/settings.md has the table"

@@ -223,7 +223,7 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
         data = parse_path(str(arguments.data or DATA))
     except ValueError as error:
         raise VerlOtelError(f"--data {arguments.data or DATA}: {error}") from None
-    folder = config.read("run_dir", arguments.run_dir).absolute() / prometheus_targets.FOLDER
+    folder = config.read("run_dir", arguments.run_dir).absolute() / prometheus_targets.TARGETS_FOLDER
     for option, path in (
         ("--data", data),
         ("--run-dir", folder),

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import PATCHED, Hook, register
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 PACKAGE: Final = "rl_insight"
 VERSION: Final = "0.3.0+verl.otel"

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.recording.context import context_access as otel_context
-from verl_otel.recording.span import Span, local_span
-from verl_otel.recording.span import current as current_span
+from verl_otel.recording.span import Span, current_span, local_span
 from verl_otel.recording.state import RECORDER
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 
 def find_enclosing(verb: str) -> Span | None:

@@ -746,7 +746,7 @@ def _to_time(timestamp: object) -> int:
     return int(number) if number is not None and 0 < number <= _LARGEST else time.time_ns()
 
 
-def current() -> Span | None:
+def current_span() -> Span | None:
     """Return the current span if it is a verl-otel span."""
     return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None
 

@@ -23,7 +23,7 @@ _registered = False
 _NOTHING: Final = "verl-otel: enabled, but this program recorded nothing: it used neither a trainer of verl nor a function of verl_otel"
 
 
-def current() -> Session | None:
+def current_session() -> Session | None:
     """Return the session of this process, or None."""
     return Current.session
 
@@ -37,7 +37,7 @@ def init(**keywords: object) -> None:
     variables = settings.to_variables(keywords)
     if keywords.get("enabled") is None:
         keywords["enabled"] = "1"
-    config = settings.load(None, **keywords)
+    config = settings.load_config(None, **keywords)
     if not config.enabled or not (settings.is_unset() or settings.is_enabled()):
         return
     _discard_unused(variables)
@@ -66,7 +66,7 @@ def start_lazily() -> None:
         ConfigError: A setting cannot be used.
     """
     if settings.is_enabled():
-        _start(settings.load(), lazy=True)
+        _start(settings.load_config(), lazy=True)
 
 
 def _start(
@@ -120,7 +120,7 @@ def wake() -> None:
         session.wake()
 
 
-def describe(attributes: Mapping[str, AttributeValue]) -> None:
+def describe_resource(attributes: Mapping[str, AttributeValue]) -> None:
     """Add resource attributes of this process. An attribute that is set stays; files that are open use the new ones from now on."""
     resource.describe(attributes)
     session = Current.session

@@ -409,7 +409,7 @@ class Session:
 
     def reload_settings(self) -> None:
         """Use exporters that the environment has named since the start: an OTLP endpoint that became known when a cluster was joined."""
-        loaded = settings.load({**os.environ, **self.variables})
+        loaded = settings.load_config({**os.environ, **self.variables})
         config = replace(self.config, exporters=loaded.exporters, token_file=loaded.token_file)
         early_imports.load(config)
         if not self._collect_lock.acquire(timeout=OPEN_WAIT_SECONDS):
@@ -425,7 +425,7 @@ class Session:
     def describe(self) -> None:
         """Add the attributes that were described since the exporters were opened. Attributes that they have stay as they are."""
         if self.opened:
-            attributes = resource.build(self.config).attributes
+            attributes = resource.build_resource(self.config).attributes
             self.resource = Resource({**attributes, **self.resource.attributes})
             self._update_resource()
 
@@ -448,7 +448,7 @@ class Session:
             self.end_run()
             yield
             return
-        targets = prometheus_targets.read_own(self.config)
+        targets = prometheus_targets.read_own_targets(self.config)
         prometheus_targets.remove_run(self.config)
         with error_boundary.suppress_errors("black box"):
             watchdog.end_run(self.config)
@@ -458,7 +458,7 @@ class Session:
             with error_boundary.suppress_errors("black box"):
                 watchdog.resume_run(self.config)
             if targets:
-                prometheus_targets.add_entries(self.config, targets)
+                prometheus_targets.add_targets(self.config, targets)
 
     def _record_end(self) -> None:
         if self._began_run and not self._ended_run:
@@ -582,7 +582,7 @@ class Session:
         writes = "file" in self.config.exporters
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
-        self.resource = resource.build(self.config)
+        self.resource = resource.build_resource(self.config)
         if self.config.hardware and self.config.exporters and not self._stopping:  # no driver is asked at the end
             self._hardware = collectors.Reader(self.config)
         self._open_watchdog()

@@ -24,7 +24,7 @@ from verl_otel.integrations.ray import cluster, cluster_endpoint
 from verl_otel.integrations.ray.context_propagation import Propagation
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.semconv.attributes import EARLIER_ACTORS
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 if TYPE_CHECKING:
     from verl_otel.session.lifecycle import Session

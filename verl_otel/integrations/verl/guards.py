@@ -36,8 +36,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
 from verl_otel.semconv.spans import STATUS_ERROR
-from verl_otel.session import current as current_session
-from verl_otel.session import record_run
+from verl_otel.session import current_session, record_run
 from verl_otel.watchdog.reporter import append_event
 
 EXIT_CODE: Final = 3

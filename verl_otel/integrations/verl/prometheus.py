@@ -29,16 +29,13 @@ from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import to_text
 from verl_otel.recording.state import RECORDER
-from verl_otel.resource import build as build_resource
+from verl_otel.resource import build_resource
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 from verl_otel.session.prometheus_block import make_pattern
 from verl_otel.session.prometheus_file import add as merge_prometheus_job
 from verl_otel.session.prometheus_file import describe_reader, lists_run
-from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
-from verl_otel.session.prometheus_targets import add_entries as add_targets
-from verl_otel.session.prometheus_targets import make_entry as make_target
-from verl_otel.session.prometheus_targets import read_own as read_targets
+from verl_otel.session.prometheus_targets import TARGETS_FOLDER, add_targets, make_target, read_own_targets
 
 _OTHER_STARTS: Final = tuple(f"RolloutReplica.init_{kind}" for kind in ("hybrid", "hybrid_colocated", "colocated"))
 _UPDATE: Final = "update_prometheus_config"
@@ -101,7 +98,7 @@ def _add_transfer_queue() -> None:
 
 
 def _read_addresses(config: Config) -> set[str]:
-    return {address for entry in read_targets(config) for address in entry["targets"]}
+    return {address for entry in read_own_targets(config) for address in entry["targets"]}
 
 
 async def _add_replica(replica: Any) -> None:
