@@ -61,12 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
     urls = [] if arguments.reload == "none" else [arguments.reload]
     if arguments.action == "add":
-        outcome = prometheus_file.add(arguments.file, [source], urls)
+        outcome = prometheus_file.add_job(arguments.file, [source], urls)
         if outcome.state != "refused" and not arguments.http_sd:
             reader = prometheus_file.describe_reader(arguments.file, folder / prometheus_targets.TARGETS_FOLDER, urls)
             outcome = outcome._replace(text=outcome.text + reader)
     else:
-        outcome = prometheus_file.remove(arguments.file, None if arguments.all else [source], urls)
+        outcome = prometheus_file.remove_job(arguments.file, None if arguments.all else [source], urls)
     print(show_lines(outcome.text, longest=5_000))
     if outcome.state == "refused":
         return 2

@@ -19,7 +19,7 @@ from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import coerce_attribute, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.context import context_access
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.instruments import Counter, Gauge, Histogram, valid_bounds
 from verl_otel.recording.span import Span, current_span, local_span
@@ -68,7 +68,7 @@ def trace_span(*, name: str, start_time_ns: int, end_time_ns: int, attributes: M
         return
     with error_boundary.suppress_errors("rl_insight"):
         span = Span(CallSite("span", to_text(name)), _clean(attributes))
-        outer: Any = current_span() or otel_context().get()
+        outer: Any = current_span() or context_access().get()
         parent = local_span(outer)
         while parent is not None and parent.start_ns > start_time_ns:
             outer = None if parent.site.spec.root else parent.outer  # the submitter of a trajectory does not enclose it
