@@ -132,7 +132,7 @@ def find_program(program: Program, given: Path | None = None) -> Path:
     )
 
 
-# -- Run a Collector and a Prometheus for the trainings of this machine, until stopped --
+# -- the command --
 
 DATA: Final = "~/.local/state/verl-otel/stack"
 LOOK_SECONDS: Final = 0.5

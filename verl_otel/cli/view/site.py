@@ -247,7 +247,7 @@ def _render(title: str, template: str, scripts: tuple[str, ...]) -> str:
     return assembly.render(title, body, style, script, connect=True)
 
 
-# -- Answers the requests of the live page: pages, and JSON below ``/api`` --
+# -- requests and answers --
 
 HEADERS: Final = (
     ("Cache-Control", "no-store"),

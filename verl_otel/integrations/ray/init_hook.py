@@ -89,7 +89,7 @@ def holds_secret(name: str, value: str) -> bool:
     return bool(value) and (named or bool(_SECRET_VALUE.search(value)))
 
 
-# -- Load verl-otel in every worker of the job: adds a setup hook and the settings to the job's own ``ray.init`` --
+# -- the hook --
 
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"

@@ -91,7 +91,7 @@ def make_point(key: str, value: float, now: int) -> Point | None:
     return Point(unit.instrument, unit.labels, now, now, value * unit.factor)
 
 
-# -- From the keys of ``Tracking.log`` to metric names --
+# -- metric names --
 
 _VALIDATION: Final = ("val-core/", "val-aux/")
 _RESERVED: Final = frozenset(

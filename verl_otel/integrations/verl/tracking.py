@@ -95,7 +95,7 @@ def _time_trackers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
         trackers.end()
 
 
-# -- ``Tracking``: the identity of the run, and every scalar as a gauge, unchanged and with one timestamp per call --
+# -- ``Tracking`` --
 
 FLUSH_SECONDS: Final = 5.0
 _FAILED_INIT: Final = "_verl_otel_unmade"
