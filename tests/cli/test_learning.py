@@ -54,7 +54,7 @@ def test_the_text_of_a_run_in_which_nothing_is_wrong(call):
     section = out.partition("\nLearning ")[2].partition("\n\n")[0]
     assert section.splitlines() == [
         "(thresholds: profile default)",
-        "  The best mean reward of five steps ended at step 8, the last one; in the last 8 steps the reward does not rise",
+        "  The best mean reward of five steps ended at step 8, the last one; in the last 8 steps the reward has no clear trend",
         "    (Kendall's tau 0.29).",
         "  In the last steps 100% of the responses were cut off at the limit of tokens, which this profile allows;",
         "    VERL_OTEL_HEALTH_PROFILE=math allows 30%.",
@@ -76,8 +76,8 @@ def test_the_text_of_a_run_in_which_something_is(call, record):
         "    before it; VERL_OTEL_STOP_ON_REWARD_FALL=5 stops such a run.",
         "  Step 50: actor/grad_norm is nan. To do: look at the steps before it, and at the learning rate; VERL_OTEL_STOP_ON_NAN=1",
         "    stops such a run.",
-        "  The best mean reward of five steps ended at step 40, 20 steps before the last one; in the last 20 steps the reward",
-        "    does not rise (Kendall's tau 0.00).",
+        "  The best mean reward of five steps ended at step 40, 20 steps before the last one; in the last 20 steps the reward has",
+        "    no clear trend (Kendall's tau 0.00).",
         "  signal                      first 20  last 20  lowest  at step  highest  at step  trend",
         "  reward_mean                   0.2625        0       0       41        1       40  no trend",
         "  kl_div                          0.01     0.01    0.01        1     0.01        1  no trend",

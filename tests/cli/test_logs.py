@@ -56,6 +56,7 @@ def test_all_records_as_text(call, folder):
         (["--scope", "ppo", "--scope", "sample"], ["ppo", "sample"]),
         (["--where", "kl > 0.1"], ["ppo"]),
         (["--where", "step == 1", "--last", "1"], ["ppo"]),
+        (["--where", "step == 1", "--where", "reward > 0"], ["rollout"]),
     ],
 )
 def test_a_selection_as_json(call, folder, options, scopes):
@@ -91,6 +92,7 @@ RECORD = {
     "step": 12,
     "kl_div": 0.2,
     "grad_norm": "nan",
+    "largest": "inf",
     "actor/pg_loss": -0.1,
     "name": "a b",
     "done": True,
@@ -101,58 +103,31 @@ RECORD = {
     ("text", "holds"),
     [
         ("kl > 0.1", True),
-        ("kl_div>=0.2 and step<13", True),
-        ("kl > 0.1 and step > 20", False),
-        ("kl > 9 or (step = 12 and not kl > 1)", True),
+        ("kl > -1e-3", True),
+        ("kl_div>=0.2", True),
+        ("step < 2", False),
         ("actor/pg_loss < 0", True),
         ("scope == ppo", True),
-        ('name = "a b"', True),
         ("scope != 'ppo'", False),
+        ('name = "a b"', True),
         ("grad_norm == nan", True),
-        ("kl == nan", False),
         ("grad_norm > 1", False),
+        ("kl == nan", False),
+        ("largest > 1", True),
         ("missing > 1", False),
         ("missing != 1", False),
-        ("not missing > 1", True),
         ("scope > 1", False),
-        ("done", True),
-        ("missing", False),
         ("done == true", True),
-        ("kl > -1e-3", True),
     ],
 )
 def test_what_holds(text, holds):
-    """Comparisons, short names, and, or, not and parentheses; a missing field matches no comparison."""
+    """Numbers compare as numbers, texts as texts; a missing field matches nothing, and a number and a text have no order."""
     assert parse_condition(text)(RECORD) is holds
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "kl >",
-        "> 1",
-        "kl > 1 and",
-        "(kl > 1",
-        "kl > 1)",
-        "kl ! 1",
-        "a b",
-        "__import__('os')",
-        "kl > 1; x",
-        "not",
-        "kl > and",
-        "",
-    ],
-)
-def test_what_is_refused(text):
-    """A text that is no condition is refused with an example."""
-    with pytest.raises(VerlOtelError, match=r"example: kl > 0\.1"):
-        parse_condition(text)
-
-
-@pytest.mark.parametrize("text", ["(" * 100 + "a" + ")" * 100, "not " * 100 + "a", "a or " * 1000 + "a"])
-def test_what_is_too_large(text):
-    """Depth and length are bounded."""
-    with pytest.raises(VerlOtelError, match="more than"):
+@pytest.mark.parametrize("text", ["kl >", "> 1", "kl", "kl ! 1", "kl > 1 or step = 2", "(kl > 1)", "not kl > 1", ""])
+def test_another_form_is_refused_with_the_form(text):
+    with pytest.raises(VerlOtelError, match=r"--where 'kl > 0\.1'; repeat --where in place of 'and'"):
         parse_condition(text)
 
 

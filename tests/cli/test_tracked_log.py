@@ -160,7 +160,7 @@ def test_the_text_says_it_in_words(call):
     ):
         assert line in lines
     words = " ".join(result.out.split())
-    assert "in the last 20 steps the reward does not rise (Kendall's tau -0.06)." in words
+    assert "in the last 20 steps the reward has no clear trend (Kendall's tau -0.06)." in words
     assert (
         "In the last steps 100% of the responses were cut off at the limit of tokens, which this profile allows"
         in words

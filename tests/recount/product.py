@@ -92,7 +92,7 @@ class Product:
 
     # -- commands --
 
-    def _call(self, *arguments):
+    def call(self, *arguments):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             cli.main([str(each) for each in arguments])
@@ -100,27 +100,27 @@ class Product:
 
     @functools.cached_property
     def explain(self):
-        return json.loads(self._call("explain", self.folder, "--json", "--steps", "100000"))
+        return json.loads(self.call("explain", self.folder, "--json", "--steps", "100000"))
 
     @functools.cached_property
     def report(self):
-        return json.loads(self._call("report", self.folder, "--json"))
+        return json.loads(self.call("report", self.folder, "--json"))
 
     @functools.cached_property
     def run(self):
         """The row of ``runs``."""
-        (row,) = json.loads(self._call("runs", self.folder.parent, "--json"))["runs"]
+        (row,) = json.loads(self.call("runs", self.folder.parent, "--json"))["runs"]
         return row
 
     @functools.cached_property
     def compared(self):
         """``compare`` of the run with itself."""
-        return json.loads(self._call("compare", self.folder, self.folder, "--json", "--skip", "0"))
+        return json.loads(self.call("compare", self.folder, self.folder, "--json", "--skip", "0"))
 
     @functools.cached_property
     def records(self):
         """Records of the run log."""
-        return [json.loads(line) for line in self._call("logs", self.folder, "--json").splitlines()]
+        return [json.loads(line) for line in self.call("logs", self.folder, "--json").splitlines()]
 
     def logged(self, scope, field):
         """Values of a field of the run log by step."""
@@ -132,7 +132,7 @@ class Product:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
         with tempfile.TemporaryDirectory() as folder:
-            self._call("export", "tensorboard", self.folder, "--output", folder)
+            self.call("export", "tensorboard", self.folder, "--output", folder)
             events = EventAccumulator(folder, size_guidance={"scalars": 0, "histograms": 0}).Reload()
         return {
             **{tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]},

@@ -4,6 +4,7 @@
 
 import pytest
 
+from tests.builders import agreement
 from tests.recount import trainings
 from tests.recount.rows import ABSENT, LATE, OWN_LOOPS, PENDING, ROWS, UNCHECKED, UNSTEADY, find_unlike
 
@@ -11,14 +12,24 @@ EACH_TIME = ("sync", "own_asyncio", "own_threads", "own_failed")
 """What ``make test`` counts; ``make matrix`` counts every mode."""
 
 
+def mark(mode):
+    """The marks of the tests of a mode."""
+    marks = [pytest.mark.smoke if mode in EACH_TIME else pytest.mark.matrix]
+    if mode not in OWN_LOOPS:
+        marks.append(pytest.mark.verl)
+    elif mode == "own_ray":
+        marks.append(pytest.mark.ray)
+    return marks
+
+
+def make_modes():
+    for mode in trainings.MODES:
+        yield pytest.param(mode, marks=mark(mode))
+
+
 def make_cells():
     for mode in trainings.MODES:
-        is_own = mode in OWN_LOOPS
-        marks = [pytest.mark.smoke if mode in EACH_TIME else pytest.mark.matrix]
-        if not is_own:
-            marks.append(pytest.mark.verl)
-        elif mode == "own_ray":
-            marks.append(pytest.mark.ray)
+        is_own, marks = mode in OWN_LOOPS, mark(mode)
         for row in (row for row in ROWS if (row.own if is_own else row.bed)):
             pending = PENDING.get((row.family, mode)) or PENDING.get((row.family, "*"))
             unsteady = UNSTEADY.get((row.family, mode)) or (not is_own and UNSTEADY.get((row.family, "*")))
@@ -57,3 +68,10 @@ def test_the_number_is_what_was_counted(runs, mode, row):
         return
     unlike = find_unlike(row.read(product), row.count(oracle), LATE)
     assert not unlike, f"{row.family}: what the product says, and what was counted: {unlike!r}"
+
+
+@pytest.mark.parametrize("mode", list(make_modes()))
+def test_commands_and_pages_agree(runs, mode):
+    """On causes, seconds and shares."""
+    _, product = runs(mode)
+    agreement.check(product.folder, product.call)

@@ -54,10 +54,16 @@ def choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
 
 
 def choose_steps(run: Explanation, count: int) -> list[Step]:
-    """Return the steps to explain: those that lost most, then slow ones without a verdict; without either, the slowest step."""
+    """Return the steps to explain: those that lost most, then slow ones without a verdict.
+
+    Without either, the step that waited longest for one trajectory alone, or the slowest one.
+    """
     slow = [*sort_held(run), *step_lengths.find_unexplained(run.steps)]
     if slow or not run.steps or count < 1:
         return slow[:count]
+    found = find_findings(run)
+    if found:
+        return [found[0].step]
     first = step_lengths.find_firsts(run.steps)
     starting = {step.trace_id for step in step_lengths.find_start_up(run.steps)}
     usual = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import slice_summary
+from verl_otel.analysis import kept_results, slice_summary
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.io import completeness, run_files, run_status
@@ -29,6 +29,8 @@ from verl_otel.semconv.metric_names import RUN_STATE
 
 PARALLEL_BYTES: Final = 64 << 20
 """Size below which one process reads a run: it takes a second, less than starting others."""
+KEPT_SECONDS: Final = 5.0
+"""What took longer to find is kept."""
 RUNNING_SECONDS: Final = 15.0
 """A run whose files were written less than this long ago is still running."""
 _SAMPLES: Final = 16
@@ -45,6 +47,7 @@ def explain(
     steps: frozenset[int] | None = None,
     progress: Progress | None = None,
     processes: int | None = None,
+    keep_after: float = KEPT_SECONDS,
 ) -> Explanation:
     """Explain a run.
 
@@ -53,11 +56,25 @@ def explain(
         steps: Numbers of steps whose detail is kept; a short run keeps the detail of all steps.
         progress: Called after each part that was read.
         processes: Number of worker processes; None: the number of cores if the run is large, else 0.
+        keep_after: The result is kept for the next call if it took at least this many seconds and all steps were asked for.
 
     Raises:
         FileNotFoundError: A folder does not exist or contains no file of a run.
     """
     places = run_files.check_folders(folders)
+    kept = kept_results.load(places, steps)
+    if kept is not None:
+        return kept
+    begin, files = time.monotonic(), kept_results.sign(places)
+    run = _explain(places, steps, progress, processes)
+    if steps is None and time.monotonic() - begin >= keep_after:
+        kept_results.save(places, files, run)
+    return run
+
+
+def _explain(
+    places: Sequence[Path], steps: frozenset[int] | None, progress: Progress | None, processes: int | None
+) -> Explanation:
     manifest = run_files.read_manifest(places)
     paths = run_files.find_files(places, "traces")
     writers, problems = Writers(), list[str]()

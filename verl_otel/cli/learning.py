@@ -17,6 +17,7 @@ VALIDATION_LINES: Final = 3
 """Scores of validations that the table shows."""
 MAX_KEY: Final = 40
 """Characters of the name of a signal."""
+_COURSES: Final = {1: "still rises", 0: "has no clear trend", -1: "falls"}
 ADVICE: Final = {
     "nan": "look at the steps before it, and at the learning rate; {variable}=1 stops such a run",
     "kl": "lower actor.optim.lr or the number of updates of a batch; {variable}=5 stops such a run",
@@ -107,8 +108,7 @@ def describe_progress(progress: Progress) -> str:
     best += f", {counted(progress.since, 'step')} before the last one" if progress.since else ", the last one"
     if progress.trend is None:
         return best
-    rises = "the reward still rises" if progress.rises else "the reward does not rise"
-    return f"{best}; in the last {progress.values} steps {rises} (Kendall's tau {progress.trend:.2f})"
+    return f"{best}; in the last {progress.values} steps the reward {_COURSES[progress.course]} (Kendall's tau {progress.trend:.2f})"
 
 
 def figure(value: float) -> str:

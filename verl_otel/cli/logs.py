@@ -6,15 +6,16 @@ RUN is the folder of a run, or its id or the beginning of it; the newest run if 
 their own. It may also be a file, such as the one of verl's own file logger. Records of all processes are shown in the order of time. A run that is
 active, or was killed while it wrote a line, can be shown, too.
 
-A condition compares fields with numbers and words, and is joined by and, or, not and parentheses. kl, loss, reward and score are short for kl_div,
-policy_loss, reward_mean and score_mean. A record without the field does not match.
+A condition is a field, an operator (= != < <= > >=) and a value: a number, true, false, or a text, in quotes if it is not one word. Where --where is
+repeated, a record is shown if all conditions hold. kl, loss, reward and score are short for kl_div, policy_loss, reward_mean and score_mean. A record
+without the field does not match.
 
 Examples:
   verl-otel logs
   verl-otel logs RUN --scope ppo --where 'kl > 0.1'
   verl-otel logs RUN --level warning --follow
   verl-otel logs RUN --scope rollout --last 20 --json | jq .reward_mean
-  verl-otel logs my_project/my_experiment.jsonl --where 'actor/grad_norm > 5 and step >= 100'
+  verl-otel logs my_project/my_experiment.jsonl --where 'actor/grad_norm > 5' --where 'step >= 100'
 
 Exit code: 0 shown, 1 no record matches, 2 wrong usage.
 """
@@ -75,7 +76,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SCOPE",
         help="show this scope: training, rollout, ppo, timing, validation, sample, worker, log, or one of yours; may be repeated",
     )
-    parser.add_argument("--where", metavar="CONDITION", help="show records for which a condition holds")
+    parser.add_argument(
+        "--where",
+        action="append",
+        metavar="CONDITION",
+        help="show records for which this holds, such as 'kl > 0.1'; may be repeated",
+    )
     parser.add_argument("--last", type=options.positive, metavar="N", help="show the last N records")
     parser.add_argument("--follow", action="store_true", help="go on showing new records, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, for scripts")
@@ -125,21 +131,23 @@ def _name_fields(places: list[Path], matches: Callable[[Record], bool]) -> str:
     return f"; fields of the records: {show(', '.join(names[:NAMED_FIELDS]), SENTENCE)}{more}" if names else ""
 
 
-def make_filter(level: str | None, scopes: Iterable[str] | None, where: str | None) -> Callable[[Record], bool]:
+def make_filter(
+    level: str | None, scopes: Iterable[str] | None, where: Iterable[str] | None
+) -> Callable[[Record], bool]:
     """Return a function that returns whether a record is shown.
 
     Raises:
-        VerlOtelError: The condition cannot be read.
+        VerlOtelError: A condition cannot be read.
     """
     least = logs.LEVELS.get(level or "", 0)
     wanted = frozenset(scopes or ())
-    condition = parse_condition(where) if where else None
+    conditions = [parse_condition(text) for text in where or ()]
 
     def matches(record: Record) -> bool:
         return (
             logs.LEVELS.get(str(record.get(logs.LEVEL)), logs.INFO) >= least
             and (not wanted or record[logs.SCOPE] in wanted)
-            and (condition is None or condition(record))
+            and all(holds(record) for holds in conditions)
         )
 
     return matches
@@ -203,173 +211,57 @@ def _show(value: object) -> str:
     return json.dumps(text[:_MAX_VALUE]) if " " in text and isinstance(value, str) else text[:_MAX_VALUE]
 
 
-# -- Conditions on the fields of a record: comparisons with ``and``, ``or``, ``not`` and parentheses. No text is evaluated as code --
+# -- Conditions on the fields of a record --
 
 Condition = Callable[[Mapping[str, Any]], bool]
-Operand = Callable[[Mapping[str, Any]], Any]
 
 ALIASES: Final = {"kl": "kl_div", "loss": "policy_loss", "reward": "reward_mean", "score": "score_mean"}
 """Short names, for records without a field of this name."""
-MAX_LENGTH: Final = 1_000
-MAX_DEPTH: Final = 32
-"""Nesting depth of parentheses and ``not``."""
-_TOKEN: Final = re.compile(
-    r"\s*(?:(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<text>\"[^\"]*\"|'[^']*')"
-    r"|(?P<compare>>=|<=|==|!=|>|<|=)|(?P<mark>[()])|(?P<word>[A-Za-z_][\w./@-]*))"
+_CONDITION: Final = re.compile(
+    r"""\s*([A-Za-z_][\w./@-]*)\s*(>=|<=|==|!=|>|<|=)\s*("[^"]*"|'[^']*'|[^\s()"'<>=!]+)\s*"""
 )
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le,
     "=": operator.eq, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_CONSTANTS: Final = {"true": True, "false": False, "nan": math.nan, "inf": math.inf}
 
 
 def parse_condition(text: str) -> Condition:
     """Return a condition.
 
     Args:
-        text: For example ``kl > 0.1 and (scope == ppo or actor/grad_norm >= 5)``. A word that is compared with is the value of the field of that
-            name, or the word itself if the record has no such field.
+        text: A field, an operator and a value, such as ``kl > 0.1``.
 
     Raises:
-        VerlOtelError: It is not a condition. The message names the place.
+        VerlOtelError: It has another form.
     """
-    if len(text) > MAX_LENGTH:
-        raise VerlOtelError(f"the condition has more than {MAX_LENGTH} characters")
-    parser = _Parser(text)
-    condition = parser.read_or(0)
-    parser.expect_end()
-    return condition
-
-
-class _Parser:
-    """A recursive-descent parser.
-
-    Args:
-        text: The condition.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens: list[tuple[str, str, int]] = []
-        place = 0
-        while text[place:].strip():
-            match = _TOKEN.match(text, place)
-            if match is None or match.lastgroup is None:
-                raise self._error(place)
-            self._tokens.append((match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
-            place = match.end()
-        self._next = 0
-
-    def read_or(self, depth: int) -> Condition:
-        """Read conditions that are joined by ``or``."""
-        left = self._read_and(depth)
-        while self._accept("or"):
-            left = _either(left, self._read_and(depth))
-        return left
-
-    def _read_and(self, depth: int) -> Condition:
-        left = self._read_not(depth)
-        while self._accept("and"):
-            left = _both(left, self._read_not(depth))
-        return left
-
-    def _read_not(self, depth: int) -> Condition:
-        if depth > MAX_DEPTH:
-            raise VerlOtelError(f"the condition is nested more than {MAX_DEPTH} levels deep")
-        if self._accept("not"):
-            inner = self._read_not(depth + 1)
-            return lambda fields: not inner(fields)
-        if self._accept("("):
-            inner = self.read_or(depth + 1)
-            if not self._accept(")"):
-                raise self._error(self._place())
-            return inner
-        return self._read_comparison()
-
-    def _read_comparison(self) -> Condition:
-        left = self._read_operand(is_field=True)
-        if self._next >= len(self._tokens) or self._tokens[self._next][0] != "compare":
-            return lambda fields: bool(left(fields))
-        compare = _COMPARE[self._take()[1]]
-        right = self._read_operand(is_field=False)
-        return lambda fields: _holds(compare, left(fields), right(fields))
-
-    def _read_operand(self, *, is_field: bool) -> Operand:
-        kind, token, place = self._take()
-        if kind == "number":
-            number = float(token)
-            return lambda _: number
-        if kind == "text":
-            return lambda _: token[1:-1]
-        if kind != "word" or token in ("and", "or", "not"):
-            raise self._error(place)
-        if token.lower() in _CONSTANTS:
-            constant = _CONSTANTS[token.lower()]
-            return lambda _: constant
-        return lambda fields: _find_field(fields, token, None if is_field else token)
-
-    def _take(self) -> tuple[str, str, int]:
-        if self._next >= len(self._tokens):
-            raise self._error(len(self._text))
-        self._next += 1
-        return self._tokens[self._next - 1]
-
-    def _accept(self, token: str) -> bool:
-        matches = (
-            self._next < len(self._tokens)
-            and self._tokens[self._next][1] == token
-            and self._tokens[self._next][0] != "text"
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        raise VerlOtelError(
+            f"the condition {text[:200]!r} is not a field, an operator and a value, as in --where 'kl > 0.1'; "
+            "repeat --where in place of 'and'; there is no 'or', no 'not', and there are no parentheses"
         )
-        self._next += matches
-        return matches
+    name, compare, value = match[1], _COMPARE[match[2]], _read_value(match[3])
 
-    def expect_end(self) -> None:
-        """Check that nothing is left."""
-        if self._next < len(self._tokens):
-            raise self._error(self._place())
+    def holds(record: Mapping[str, Any]) -> bool:
+        found = record.get(name, record.get(ALIASES.get(name, name)))
+        if found in ("inf", "-inf"):  # the run log writes numbers that are not finite as texts
+            found = float(found)
+        elif found != found:
+            found = "nan"
+        try:
+            return found is not None and bool(compare(found, value))
+        except TypeError:  # a number and a text have no order
+            return False
 
-    def _place(self) -> int:
-        return self._tokens[self._next][2] if self._next < len(self._tokens) else len(self._text)
-
-    def _error(self, place: int) -> VerlOtelError:
-        rest = self._text[place:].strip()[:40]
-        where = f"at {rest!r}" if rest else "at its end"
-        return VerlOtelError(
-            f"the condition {self._text[:200]!r} cannot be read {where}; example: kl > 0.1 and step >= 20"
-        )
+    return holds
 
 
-def _either(left: Condition, right: Condition) -> Condition:
-    return lambda fields: left(fields) or right(fields)
-
-
-def _both(left: Condition, right: Condition) -> Condition:
-    return lambda fields: left(fields) and right(fields)
-
-
-def _find_field(fields: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return a field of a record by its name or its short name. Text that stands for a number that is not finite becomes that number."""
-    value = fields.get(name)
-    if value is None and name in ALIASES:
-        value = fields.get(ALIASES[name])
-    if value is None:
-        return default
-    if value in ("nan", "inf", "-inf"):
-        return float(value)
-    return value
-
-
-def _holds(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool:
-    """Compare two values. A record without the field, or with one of another kind, does not match."""
-    if left is None or right is None:
-        return False
-    if isinstance(right, float) and math.isnan(right) and compare in (operator.eq, operator.ne):
-        is_nan = isinstance(left, float) and math.isnan(left)
-        return is_nan is (compare is operator.eq)
-    if isinstance(left, str) != isinstance(right, str) and compare not in (operator.eq, operator.ne):
-        return False
+def _read_value(text: str) -> object:
+    """Return the number, the truth value or the text that is written. NaN is a text, so that it equals itself."""
+    if text[0] in "\"'":
+        return text[1:-1]
     try:
-        return bool(compare(left, right))
-    except TypeError:
-        return False
+        return "nan" if math.isnan(number := float(text)) else number
+    except ValueError:
+        return {"true": True, "false": False}.get(text, text)

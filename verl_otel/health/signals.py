@@ -105,8 +105,8 @@ class Progress(NamedTuple):
     """Kendall's tau of the last values; None for too few."""
     values: int
     """Number of these."""
-    rises: bool
-    """Whether the trend reaches the threshold ``stagnation_trend``."""
+    course: int
+    """1: the trend reaches the threshold ``stagnation_trend``; -1: its negative; 0: neither."""
 
 
 class Learning(NamedTuple):
@@ -184,8 +184,9 @@ def _measure_progress(steps: Sequence[tuple[int, Scalars]], limits: Mapping[str,
     if since is None:
         return None
     trend = progress.find_trend()
-    rises = trend is not None and trend >= limits["stagnation_trend"]
-    return Progress(steps[-1][0] - since, since, trend, min(WINDOW, len(rewards)), rises)
+    limit = limits["stagnation_trend"]
+    course = 0 if trend is None else (trend >= limit) - (trend <= -limit)
+    return Progress(steps[-1][0] - since, since, trend, min(WINDOW, len(rewards)), course)
 
 
 def _follow(steps: Sequence[tuple[int, Scalars]], name: str, keys: Iterable[str]) -> Signal | None:

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that are read for the live page."""
 
+import shutil
+
 import pytest
 
 from tests.analysis.test_live_run import long_training
 from tests.builders import stories
-from verl_otel.analysis import live_run
+from verl_otel.analysis import live_run, summary
+from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.view import watching
 from verl_otel.cli.view.watching import Catalogue
 
@@ -52,3 +55,22 @@ def test_a_killed_run_that_is_continued_is_read_with_its_attempts(runs):
     steps = live.explain().steps
     assert [(step.number, step.attempt) for step in steps] == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2), (7, 2)]
     assert steps[3].between == 0
+
+
+def test_a_run_of_which_the_result_was_kept_is_read_only_once_it_changes(runs, monkeypatch, tmp_path):
+    """The page has at once what an earlier command found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = shutil.copytree(RECORDED / "slow-tool", runs / "slow-tool")
+    found = summary.explain([folder], keep_after=0)
+    watcher = watching.Watcher(watching.Catalogue([runs]))
+    explanation, share = watcher.ask("slow-tool")
+    assert (explanation.steps, share) == (found.steps, 1.0)
+    watcher._look()
+    assert watcher._runs["slow-tool"].live.progress() == (0, 0)
+    with (folder / "events.jsonl").open("a") as file:
+        file.write("\n")
+    watcher._look()
+    while watcher._read_once():
+        pass
+    assert [step.verdicts for step in watcher.ask("slow-tool")[0].steps] == [step.verdicts for step in found.steps]
+    assert watcher._runs["slow-tool"].live.progress()[0] > 0

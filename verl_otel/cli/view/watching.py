@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.analysis import kept_results
 from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli.run_folders import is_run, list_runs
@@ -34,10 +35,14 @@ class _Watched:
     def __init__(self, folders: tuple[Path, ...]) -> None:
         self.live = LiveRun(folders)
         self.asked_at = time.monotonic()
-        self.explanation: Explanation | None = None
+        self.files = kept_results.sign(folders)
+        """The files of which an earlier command has kept what it found: while they are the same, nothing is read. Empty: nothing was kept."""
+        self.explanation = kept_results.load(folders, None)
+        if self.explanation is None:
+            self.files = ()
         self.explained = -1
         """Version of the run when it was explained."""
-        self.read_share = 0.0
+        self.read_share = 0.0 if self.explanation is None else 1.0
         """Share of its files that had been read when it was explained."""
         self.explain_at = 0.0
         """When it may be explained again."""
@@ -68,8 +73,9 @@ class Watcher:
                 if folders is None:
                     return None
                 watched = self._runs[name] = _Watched(folders)
-                watched.live.look()
-                watched.live.read()
+                if not watched.files:
+                    watched.live.look()
+                    watched.live.read()
                 self._forget()
                 self._wanted.set()
             watched.asked_at = time.monotonic()
@@ -102,6 +108,9 @@ class Watcher:
         with self._lock:
             self._forget()
             for watched in self._runs.values():
+                if watched.files and watched.files == kept_results.sign(watched.live.folders):
+                    continue
+                watched.files = ()
                 watched.live.look()
                 if watched.live.is_behind and (watched.live.is_finished or watched.live.has_other_attempts()):
                     watched.live = LiveRun(watched.live.folders)
@@ -128,6 +137,8 @@ class Watcher:
 
 def _explain(watched: _Watched) -> Explanation:
     """Return the explanation of a run; a new one at most every few seconds, while it is read for the first time, too."""
+    if watched.files and watched.explanation is not None:
+        return watched.explanation
     is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
     if watched.explanation is None or is_due:
         _explain_now(watched)

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""All commands and pages give the same causes, seconds and shares for the same run."""
+
+import json
+import re
+
+import pytest
+
+from verl_otel._internal.printable import seconds
+from verl_otel.analysis import summary
+from verl_otel.cli.page import data
+from verl_otel.cli.view import site
+
+
+def check(folder, call):
+    """Compare what commands and pages say of a run.
+
+    Args:
+        folder: Its folder.
+        call: Calls a command with some words and returns what it prints.
+    """
+    explained = json.loads(call("explain", folder, "--steps", 1000, "--json"))
+    text = call("explain", folder, "--steps", 1000)
+    check_steps(folder, call, explained, text)
+    check_causes(folder, call, explained, text)
+
+
+def check_steps(folder, call, explained, text):
+    """The number of steps that were held, what each lost, and the sum; the share is of the time of all steps."""
+    reported = json.loads(call("report", folder, "--json"))["steps"]
+    held = {identify(step): step["longer"] for step in explained["steps"] if step["verdicts"]}
+    compared = json.loads(call("compare", folder, folder, "--json"))["held"]["a"]
+    assert (compared["steps"], compared["of"]) == (len(held), len(reported))
+    assert compared["seconds"] == pytest.approx(sum(held.values()))
+    columns = data.build(summary.explain([folder]))["steps"]
+    saved = {identify(step): value / columns["unit"] for step, value in zip(reported, columns["saved"], strict=True)}
+    assert {step: value for step, value in saved.items() if value} == pytest.approx(held, abs=0.01)
+    for (_, number), longer in held.items():
+        assert re.search(rf"Step {number}\b[^\n]*, {re.escape(seconds(longer))} longer than usual", text)
+    if held:
+        share = sum(held.values()) / sum(step["seconds"] for step in reported)
+        total = f"{len(held)} of {len(reported)} steps took longer than usual, by {seconds(sum(held.values()))} in all"
+        assert f"{total} ({share:.0%} of the time of all steps)" in text or "explained: " in text
+
+
+def check_causes(folder, call, explained, text):
+    """The step that lost most comes first, and of each step the largest cause."""
+    held = sorted((step for step in explained["steps"] if step["verdicts"]), key=lambda step: -step["longer"])
+    lines = [line["text"] for line in site.describe_run(summary.explain([folder]))["findings"]]
+    causes = [line for line in lines if re.match(r"Step \S+ \(", line)]
+    report, brief = call("report", folder), call("explain", folder, "--steps", 1000, "--brief")
+    for line in lines:
+        assert line in report
+    verdicts = [line for line in causes if "it waited up to " not in line]
+    for line in verdicts:
+        sentence = line.partition("): ")[2][1:]
+        assert sentence in flatten(text)
+        assert sentence in flatten(brief)
+    if causes and not explained["counts"]["unexplained"]:
+        assert causes[0].partition("): ")[2][1:] in flatten(text)
+    numbers = [step["number"] for step in held for _ in step["verdicts"]]
+    assert [int(re.match(r"Step (\d+)", line)[1]) for line in verdicts] == numbers[: len(verdicts)]
+    for step in held:
+        saved = [cause["saved"] for cause in step["verdicts"]]
+        assert saved == sorted(saved, reverse=True)
+
+
+def identify(step):
+    """What tells a step from others."""
+    return step["attempt"], step["number"]
+
+
+def flatten(text):
+    """A text with one space in place of each space and line break."""
+    return " ".join(text.split())
