@@ -394,7 +394,7 @@ def test_it_is_bounded_whatever_happened(count, text):
     steps = story_run.steps * 40
     shown = explain.render_brief(story_run._replace(events=events, problems=(text,) * count), steps)
     lines = shown.split("\n")
-    assert len(lines) <= explain.MAX_LINES
+    assert len(lines) <= explain.BRIEF_LINES
     assert all(len(line) <= explain.MAX_LINE + 3 for line in lines)
 
 

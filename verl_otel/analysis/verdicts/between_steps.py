@@ -55,7 +55,7 @@ def _find_inside(roots: Iterable[Node], process: int, begin_ns: int, end_ns: int
             waiting += node.children
 
 
-# -- Verdicts on the time between two steps: which part of it took longer than after other steps --
+# -- verdicts --
 
 KIND: Final = "between"
 """Kind of these verdicts."""

@@ -230,7 +230,7 @@ class Explain(Answer):
     clocks: tuple[Clock, ...]
 
 
-def make(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = False) -> Explain:
+def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = False) -> Explain:
     """Return an explanation of some steps.
 
     Args:
