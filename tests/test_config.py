@@ -59,7 +59,7 @@ def load(field=None, text=None, **keywords):
         environ["OTEL_TRACES_SAMPLER"] = "traceidratio"
     if field is not None:
         environ[VARIABLES[field]] = text
-    return config.load(environ, **keywords)
+    return config.load_config(environ, **keywords)
 
 
 def test_the_list_of_settings_and_the_class_agree():
@@ -71,10 +71,10 @@ def test_the_list_of_settings_and_the_class_agree():
 
 def test_defaults():
     """An empty environment gives the defaults of the list, with everything off; the reference page has them."""
-    loaded = dataclasses.asdict(config.load({}))
+    loaded = dataclasses.asdict(config.load_config({}))
     assert loaded["enabled"] is False
     assert loaded == {
-        **dataclasses.asdict(config.load({}, **{each.field: each.default for each in SETTINGS if each.default})),
+        **dataclasses.asdict(config.load_config({}, **{each.field: each.default for each in SETTINGS if each.default})),
         "enabled": False,
     }
     assert (loaded["exporters"], loaded["capture_content"], loaded["prometheus_host"]) == (
@@ -122,7 +122,7 @@ def test_a_value_that_only_another_sdk_understands_is_ignored(variable, value, c
     """Variables of OpenTelemetry are set for a whole pod or machine: ours uses its default and says so, once."""
     environ = {"VERL_OTEL_ENABLED": "1"}
     for _ in range(2):
-        assert config.load({**environ, variable: value}) == config.load(environ)
+        assert config.load_config({**environ, variable: value}) == config.load_config(environ)
     (line,) = caplog.messages
     assert line.startswith(f"verl-otel: {variable}={value!r}: use ")
     assert [problem.partition("=")[0] for problem in config.list_ignored()] == [variable]
@@ -131,7 +131,7 @@ def test_a_value_that_only_another_sdk_understands_is_ignored(variable, value, c
 def test_an_unknown_keyword_is_named_with_the_known_ones():
     """A keyword that is no setting raises ConfigError, which is a VerlOtelError and a ValueError."""
     with pytest.raises(ConfigError, match=r"'exporter' is no setting: use .*exporters.*token_file") as caught:
-        config.load({}, exporter="file")
+        config.load_config({}, exporter="file")
     assert isinstance(caught.value, VerlOtelError)
     assert isinstance(caught.value, ValueError)
 
@@ -150,13 +150,13 @@ def test_an_unknown_keyword_is_named_with_the_known_ones():
 )
 def test_keywords_may_be_objects(keyword, value, meaning):
     """Keywords take lists, booleans, numbers and paths as well as text."""
-    assert getattr(config.load({}, **{keyword: value}), keyword) == meaning
+    assert getattr(config.load_config({}, **{keyword: value}), keyword) == meaning
 
 
 @pytest.mark.parametrize("keyword", ["token_file", "run_id", "run_dir"])
 def test_a_keyword_of_none_is_as_if_it_were_not_given(keyword):
     """None, which is what `os.environ.get` gives for what is not set, leaves the default as it is."""
-    assert getattr(config.load({}, **{keyword: None}), keyword) == getattr(config.load({}), keyword)
+    assert getattr(config.load_config({}, **{keyword: None}), keyword) == getattr(config.load_config({}), keyword)
 
 
 @pytest.mark.parametrize(
@@ -176,29 +176,29 @@ def test_a_keyword_of_none_is_as_if_it_were_not_given(keyword):
 def test_the_switch(monkeypatch, variables, on):
     """Telemetry is on when VERL_OTEL_ENABLED says so and OTEL_SDK_DISABLED does not say ``true``."""
     assert config.is_enabled(variables) is on
-    assert config.load(variables).enabled is on
+    assert config.load_config(variables).enabled is on
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert config.is_enabled() is on
-    assert config.load().enabled is on
+    assert config.load_config().enabled is on
 
 
 def test_a_word_that_is_no_switch_counts_as_off_until_settings_are_read():
     """An unknown word leaves the switch off, and is refused where settings are read."""
     assert not config.is_enabled({"VERL_OTEL_ENABLED": "maybe"})
     with pytest.raises(ConfigError, match="VERL_OTEL_ENABLED='maybe'"):
-        config.load({"VERL_OTEL_ENABLED": "maybe"})
+        config.load_config({"VERL_OTEL_ENABLED": "maybe"})
 
 
 @pytest.mark.parametrize("signal", ["", "_TRACES", "_METRICS"])
 def test_an_endpoint_adds_otlp_to_the_files(signal):
     """An endpoint variable adds OTLP to the default, so that a run can be explained later; VERL_OTEL_EXPORTERS and a keyword overrule it."""
     environ = {f"OTEL_EXPORTER_OTLP{signal}_ENDPOINT": "http://collector:4318"}
-    assert config.load(environ).exporters == ("file", "otlp")
-    assert config.load({**environ, "VERL_OTEL_EXPORTERS": "file"}).exporters == ("file",)
-    assert config.load({**environ, "VERL_OTEL_EXPORTERS": "none"}).exporters == ()
-    assert config.load(environ, exporters="console").exporters == ("console",)
-    assert config.load({**environ, "VERL_OTEL_EXPORTERS": ""}).exporters == ("file", "otlp")
+    assert config.load_config(environ).exporters == ("file", "otlp")
+    assert config.load_config({**environ, "VERL_OTEL_EXPORTERS": "file"}).exporters == ("file",)
+    assert config.load_config({**environ, "VERL_OTEL_EXPORTERS": "none"}).exporters == ()
+    assert config.load_config(environ, exporters="console").exporters == ("console",)
+    assert config.load_config({**environ, "VERL_OTEL_EXPORTERS": ""}).exporters == ("file", "otlp")
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ def test_an_endpoint_adds_otlp_to_the_files(signal):
 )
 def test_sampler_words(word, argument, sampler, ratio):
     """OpenTelemetry's sampler words give the share of trajectories that is kept."""
-    loaded = config.load({"OTEL_TRACES_SAMPLER": word, "OTEL_TRACES_SAMPLER_ARG": argument})
+    loaded = config.load_config({"OTEL_TRACES_SAMPLER": word, "OTEL_TRACES_SAMPLER_ARG": argument})
     assert (loaded.sampler, loaded.sampler_ratio) == (sampler, ratio)
 
 
 def test_a_configuration_does_not_change():
     """Settings are frozen; the run's identity is filled into a copy."""
-    loaded = config.load({}, run_dir="/runs")
+    loaded = config.load_config({}, run_dir="/runs")
     with pytest.raises(dataclasses.FrozenInstanceError):
         loaded.run_id = "x"
     other = config.with_run(loaded, "r1", 2)
@@ -233,20 +233,20 @@ def test_a_configuration_does_not_change():
 def test_a_path_may_begin_with_the_home_folder(monkeypatch):
     """``~`` in a path is the home folder."""
     monkeypatch.setenv("HOME", "/somewhere")
-    assert config.load({"VERL_OTEL_RUN_DIR": "~/runs"}).run_dir == Path("/somewhere/runs")
+    assert config.load_config({"VERL_OTEL_RUN_DIR": "~/runs"}).run_dir == Path("/somewhere/runs")
 
 
 def test_a_folder_means_the_same_everywhere(monkeypatch, tmp_path):
     """A relative path means the working directory of now, also for workers and after a change of it."""
     monkeypatch.chdir(tmp_path)
-    loaded = config.load({"VERL_OTEL_TOKEN_FILE": "token"}, run_dir="runs")
+    loaded = config.load_config({"VERL_OTEL_TOKEN_FILE": "token"}, run_dir="runs")
     assert (loaded.run_dir, loaded.token_file) == (tmp_path / "runs", tmp_path / "token")
 
 
 def test_an_unknown_home_folder_is_a_wrong_setting():
     """A home folder of nobody is refused like any other wrong value."""
     with pytest.raises(ConfigError, match="VERL_OTEL_RUN_DIR='~nobody-of-this-name/x'"):
-        config.load({"VERL_OTEL_RUN_DIR": "~nobody-of-this-name/x"})
+        config.load_config({"VERL_OTEL_RUN_DIR": "~nobody-of-this-name/x"})
 
 
 def test_a_container_without_home_folder_can_use_other_exporters(monkeypatch):
@@ -257,11 +257,11 @@ def test_a_container_without_home_folder_can_use_other_exporters(monkeypatch):
 
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(pwd, "getpwuid", no_entry)
-    assert config.load({"VERL_OTEL_EXPORTERS": "otlp"}).exporters == ("otlp",)
+    assert config.load_config({"VERL_OTEL_EXPORTERS": "otlp"}).exporters == ("otlp",)
     monkeypatch.setenv("TMPDIR", "/scratch")
-    assert config.load({}).run_dir == Path(f"/scratch/verl-otel-{os.getuid()}/runs")
+    assert config.load_config({}).run_dir == Path(f"/scratch/verl-otel-{os.getuid()}/runs")
     with pytest.raises(ConfigError, match="VERL_OTEL_RUN_DIR='~/mine': use a path that does not begin with '~'"):
-        config.load({"VERL_OTEL_RUN_DIR": "~/mine"})
+        config.load_config({"VERL_OTEL_RUN_DIR": "~/mine"})
 
 
 @pytest.mark.full
@@ -295,7 +295,7 @@ LINKS = {
 
 def test_links_of_kubernetes_are_no_settings():
     """Kubernetes names variables after Services; one called verl-otel-prometheus does not switch telemetry off."""
-    assert config.load({"VERL_OTEL_ENABLED": "1", **LINKS}) == config.load({"VERL_OTEL_ENABLED": "1"})
+    assert config.load_config({"VERL_OTEL_ENABLED": "1", **LINKS}) == config.load_config({"VERL_OTEL_ENABLED": "1"})
     assert all(is_service_link(*link) for link in LINKS.items())
     assert not any(is_service_link(setting.variable, setting.default) for setting in SETTINGS)
     assert not is_service_link("VERL_OTEL_PROMETHEUS_PORT", "9464")
@@ -317,27 +317,27 @@ def test_line_ends_of_windows_are_no_part_of_a_value(field):
     text, meaning, *_ = GOOD[field]
     variables = {"OTEL_TRACES_SAMPLER": "traceidratio"} if field == "sampler_ratio" else {}
     (variable,) = (setting.variable for setting in SETTINGS if setting.field == field)
-    assert getattr(config.load({**variables, variable: f"{text}\r"}), field) == meaning
+    assert getattr(config.load_config({**variables, variable: f"{text}\r"}), field) == meaning
 
 
 def test_a_path_with_control_characters_is_refused():
     """Such a folder could not be named in a shell."""
     with pytest.raises(ConfigError, match="control characters"):
-        config.load({"VERL_OTEL_RUN_DIR": "/a\rb"})
+        config.load_config({"VERL_OTEL_RUN_DIR": "/a\rb"})
 
 
 @pytest.mark.parametrize(("word", "level"), [("WARN", "warning"), ("Warning", "warning"), ("CRITICAL", "error")])
 def test_levels_have_their_other_names(word, level):
     """Those of Python's logging and of other programs: a run must not be without telemetry for such a word."""
-    assert config.load({"VERL_OTEL_LOG_LEVEL": word}).log_level == level
+    assert config.load_config({"VERL_OTEL_LOG_LEVEL": word}).log_level == level
 
 
 def test_a_home_folder_that_cannot_be_written_is_as_none(monkeypatch):
     """A container with a random user id and HOME=/: files are in the temporary folder. A folder that was given is not replaced."""
     monkeypatch.setenv("HOME", "/proc/self")
     monkeypatch.setenv("TMPDIR", "/scratch")
-    assert config.load({}).run_dir == Path(f"/scratch/verl-otel-{os.getuid()}/runs")
-    assert config.load({"VERL_OTEL_RUN_DIR": "~/runs"}).run_dir == Path("/proc/self/runs")
+    assert config.load_config({}).run_dir == Path(f"/scratch/verl-otel-{os.getuid()}/runs")
+    assert config.load_config({"VERL_OTEL_RUN_DIR": "~/runs"}).run_dir == Path("/proc/self/runs")
 
 
 def test_variables_that_are_no_settings_are_found():

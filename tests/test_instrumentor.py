@@ -26,7 +26,7 @@ finders = list(sys.meta_path)
 def state():
     import verl.utils.tracking
     plain = verl.utils.tracking.Tracking.log.__code__.co_filename == verl.utils.tracking.__file__
-    return session.current() is not None, not plain, sys.meta_path != finders, threading.active_count()
+    return session.current_session() is not None, not plain, sys.meta_path != finders, threading.active_count()
 instrumentor = VerlInstrumentor()
 """
 ON, OFF = "(True, True, True, 2)", "(False, False, False, 1)"

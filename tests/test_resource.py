@@ -28,7 +28,7 @@ def nothing_said():
 def build(**described):
     """The resource of a process of run r1 of which this is said."""
     resource.describe({attr.__dict__.get(key.upper(), key): value for key, value in described.items()})
-    return resource.build(config.load({}, run_id="r1", run_attempt=2))
+    return resource.build_resource(config.load_config({}, run_id="r1", run_attempt=2))
 
 
 def test_a_process_of_which_nothing_is_known():
@@ -71,7 +71,7 @@ def test_the_instance_is_run_role_and_number(described, instance):
 def test_the_namespace_is_project_and_experiment_of_the_settings(settings, namespace):
     """``service.namespace``, a part of ``job`` in Prometheus, is made of the settings, which all processes of a run have."""
     resource.describe({attr.PROJECT: "of verl", attr.EXPERIMENT: "of verl"})
-    built = resource.build(config.load({}, run_id="r1", **settings))
+    built = resource.build_resource(config.load_config({}, run_id="r1", **settings))
     assert built.attributes["service.namespace"] == namespace
 
 
@@ -157,7 +157,7 @@ STAMP = r"\d{8}-\d{6}-[0-9a-f]{4}"
 )
 def test_where_a_run_id_comes_from(environ, pattern):
     """A run is named by its Ray or Slurm job and its start, or by torchrun's id."""
-    run_id = resource.find_run_id(config.load({}), environ)
+    run_id = resource.find_run_id(config.load_config({}), environ)
     assert re.fullmatch(pattern, run_id)
 
 
@@ -184,7 +184,7 @@ RANKED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_POR
 def test_the_ranks_of_a_job_derive_one_run_id(environ, pattern):
     """From a step of Slurm or from the launcher that they have in common; tasks that are no ranks are runs of their own."""
     of_both = {
-        resource.find_run_id(config.load({}), {**environ, name: rank}, "node 4711 1234")
+        resource.find_run_id(config.load_config({}), {**environ, name: rank}, "node 4711 1234")
         for name in RANKS
         if name in environ
         for rank in ("0", "1")
@@ -195,23 +195,25 @@ def test_the_ranks_of_a_job_derive_one_run_id(environ, pattern):
 
 def test_jobs_of_different_launchers_and_ports_have_different_run_ids():
     moved = {**RANKED, "MASTER_PORT": "29501"}
-    found = [resource.find_run_id(config.load({}), each, by) for each in (RANKED, moved) for by in ("n 1 5", "n 1 6")]
+    found = [
+        resource.find_run_id(config.load_config({}), each, by) for each in (RANKED, moved) for by in ("n 1 5", "n 1 6")
+    ]
     assert len(set(found)) == 4
-    assert re.fullmatch(STAMP, resource.find_run_id(config.load({}), RANKED))  # started by a shell
+    assert re.fullmatch(STAMP, resource.find_run_id(config.load_config({}), RANKED))  # started by a shell
 
 
 @pytest.mark.parametrize(("local", "expected"), [("1", True), ("2", False), (None, False)])
 def test_ranks_of_several_nodes_without_a_common_id(local, expected):
     """The first rank of each node says so in the log."""
     environ = {**RANKED, "LOCAL_RANK": "0", **({"LOCAL_WORLD_SIZE": local} if local else {})}
-    run_id = resource.find_run_id(config.load({}), environ, "n 1 5")
+    run_id = resource.find_run_id(config.load_config({}), environ, "n 1 5")
     assert resource.is_of_one_node(run_id, environ) == expected
     assert not resource.is_of_one_node(run_id, {**environ, "LOCAL_RANK": "1"})
 
 
 def test_the_run_id_that_was_given_wins():
     """VERL_OTEL_RUN_ID is stronger than every other source."""
-    given_id = config.load({"VERL_OTEL_RUN_ID": "mine"})
+    given_id = config.load_config({"VERL_OTEL_RUN_ID": "mine"})
     assert resource.find_run_id(given_id, {"TORCHELASTIC_RUN_ID": "x", "SLURM_JOB_ID": "1"}) == "mine"
 
 
@@ -225,8 +227,8 @@ def test_two_runs_of_the_same_second_have_different_ids():
 def test_a_run_id_can_always_be_forwarded(variable, text):
     """Whatever a job is called, the id that is made from it is one that every worker accepts and a folder can have."""
     value = json.dumps({"metadata": {"job_submission_id": text}}) if variable == RAY_JOB else text
-    run_id = resource.find_run_id(config.load({}), {variable: value})
-    assert config.load({"VERL_OTEL_RUN_ID": run_id}).run_id == run_id
+    run_id = resource.find_run_id(config.load_config({}), {variable: value})
+    assert config.load_config({"VERL_OTEL_RUN_ID": run_id}).run_id == run_id
 
 
 def test_a_forked_child_keeps_its_role_and_not_its_instance():

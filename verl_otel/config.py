@@ -21,8 +21,7 @@ from typing import Any, Final, TypeVar
 from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel.errors import ConfigError
-from verl_otel.health.profiles import DEFAULT as DEFAULT_PROFILE
-from verl_otel.health.profiles import PROFILES
+from verl_otel.health import profiles
 
 # -- parsers --
 
@@ -316,7 +315,7 @@ SETTINGS: Final = (
     Setting("best_checkpoint", "VERL_OTEL_BEST_CHECKPOINT", str, "",
         "Scalar of verl, as `val-core/math/acc/mean@1` or `min:actor/ppo_kl`, or its name in the run log, as `rollout/reward_mean`: of the checkpoints "
         "that verl saves, the one with its best value is kept in `best/` of the checkpoint folder."),
-    Setting("health_profile", "VERL_OTEL_HEALTH_PROFILE", make_profile_parser(PROFILES), DEFAULT_PROFILE,
+    Setting("health_profile", "VERL_OTEL_HEALTH_PROFILE", make_profile_parser(profiles.PROFILES), profiles.DEFAULT,
         "Profile of the thresholds of guards and of the live page: `default`, `rlhf`, `math`, `agent`, or the path of a file. "
         "`verl-otel boards export --profile` writes the same ones for Prometheus."),
     Setting("log_level", "VERL_OTEL_LOG_LEVEL", _parse_level, "info",
@@ -375,7 +374,7 @@ def _find_similar(name: str, settings: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Config:
-    """All settings, validated. Created by `load`."""
+    """All settings, validated. Created by `load_config`."""
 
     enabled: bool
     exporters: tuple[str, ...]
@@ -473,7 +472,7 @@ def to_variables(keywords: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:
+def load_config(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:
     """Return the settings of this process.
 
     Args:

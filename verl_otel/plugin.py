@@ -88,7 +88,7 @@ def init(**keywords: object) -> None:
     from verl_otel import session
 
     session.init(**keywords)
-    if session.current() is None or _loaded:
+    if session.current_session() is None or _loaded:
         return
     _loaded = True
     try:

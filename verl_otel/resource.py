@@ -137,7 +137,7 @@ def is_forked() -> bool:
     return _CHILD in _described
 
 
-def build(config: Config) -> Resource:
+def build_resource(config: Config) -> Resource:
     """Return the resource of this process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence, except over `OURS`."""
     described: dict[str, AttributeValue] = dict(_described)
     for describer in _describers:

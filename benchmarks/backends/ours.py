@@ -60,7 +60,7 @@ class Ours(Backend):
     def deliver(self) -> None:
         """Drain and have every exporter send what there is; a scrape for ``prometheus``, which shows the last drain."""
         session.flush(60.0)
-        current = session.current()
+        current = session.current_session()
         assert current is not None  # noqa: S101 - made above
         for exporter in current.exporters:
             registry = getattr(exporter, "registry", None)

@@ -32,7 +32,7 @@ def _trajectories(level: str) -> Operation:
     from verl_otel.recording import run_log
     from verl_otel.semconv import logs
 
-    if session.current() is None:  # one for all levels, in the folder of the process that measures
+    if session.current_session() is None:  # one for all levels, in the folder of the process that measures
         verl_otel.init(exporters="file")
 
     def run(count: int) -> float:

@@ -171,16 +171,18 @@ def targets(folder: Path) -> Figures:
     from verl_otel import resource as resources
     from verl_otel.session import prometheus_targets
 
-    settings = config.load(run_dir=folder, run_id="scale")
-    own = resources.build(settings)
+    settings = config.load_config(run_dir=folder, run_id="scale")
+    own = resources.build_resource(settings)
     entries = [
-        prometheus_targets.make_entry(own, f"10.0.{number // 250}.{number % 250}:9464", instance=f"scale/rank-{number}")
+        prometheus_targets.make_target(
+            own, f"10.0.{number // 250}.{number % 250}:9464", instance=f"scale/rank-{number}"
+        )
         for number in range(PROCESSES)
     ]
-    prometheus_targets.add_entries(settings, entries[:-1])
+    prometheus_targets.add_targets(settings, entries[:-1])
     path = prometheus_targets.targets_path(settings)
     begin = time.process_time()
-    prometheus_targets.add_entries(settings, entries[-1:])
+    prometheus_targets.add_targets(settings, entries[-1:])
     added = time.process_time() - begin
     begin = time.process_time()
     found = prometheus_targets.read_folder(path.parent)

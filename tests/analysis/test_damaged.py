@@ -13,9 +13,9 @@ from tests.builders import stories
 from tests.builders.damage import replace_value
 from verl_otel.analysis import summary
 from verl_otel.cli import explain, page, report
-from verl_otel.cli.documents import explain as explain_document
-from verl_otel.cli.documents import report as report_document
 from verl_otel.cli.documents.base import to_plain
+from verl_otel.cli.documents.explain import make_explain
+from verl_otel.cli.documents.report import make_report
 
 FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 
@@ -49,9 +49,9 @@ def read(folder):
     """Do with a folder all that the commands do; returns what is known of it."""
     run = summary.explain([folder])
     assert report.render(run).startswith("Run ")
-    assert json.dumps(to_plain(report_document.make(run)), allow_nan=False)
+    assert json.dumps(to_plain(make_report(run)), allow_nan=False)
     assert explain.render(run).startswith("Run ")
-    assert json.dumps(to_plain(explain_document.make(run, run.steps)), allow_nan=False)
+    assert json.dumps(to_plain(make_explain(run, run.steps)), allow_nan=False)
     assert page.render(run)
     window = run.end_ns - run.start_ns
     assert {sum(device.nanoseconds.values()) for device in run.devices} <= {window}

@@ -233,3 +233,28 @@ def test_a_path_keeps_its_length_and_order_does_not_matter(known, parts, chance)
         for path in (marked, again)
     ]
     assert ticks[0] == ticks[1]
+
+
+def test_what_no_cause_explains_is_said(story):
+    """Two slow tools of trajectories beside each other: each alone would have saved only its lead."""
+    trainer, agent, now = story.process(), story.process("agent_loop"), 0.0
+    for number in range(1, 8):
+        slow = {2: ("sandbox", 2.0), 3: ("search", 3.5)} if number == SLOW else {}
+        begin, consumed = now + 0.1, []
+        for index in range(4):
+            name, more = slow.get(index, ("search", 0.0))
+            own = agent.span(
+                "verl.trajectory", begin, begin + 1.0 + more, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
+                verl__rollout__index=index, verl__step__number=number,
+            )  # fmt: skip
+            for tool, at in (("search", 0.1), ("sandbox", 0.3)):
+                end = begin + at + 0.1 + (more if tool == name else 0.0)
+                agent.span(
+                    f"execute_tool {tool}", begin + at, end, own, state=stories.TRAJECTORY, gen_ai__tool__name=tool
+                )
+            consumed.append(own)
+        end = begin + 1.1 + (3.5 if slow else 0.0)
+        stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
+        now = end + 1.05
+    text = explain.render(summary.explain([story.write()]))
+    assert "Step 4 took 5.70 s (others: median 2.20 s): 1.50 s are explained, 2.00 s are not." in text

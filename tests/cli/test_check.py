@@ -278,7 +278,7 @@ def test_a_file_system_without_what_a_run_needs(tmp_path, monkeypatch, call, wor
     def refuse(*_, **__):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    settings = config.load({"VERL_OTEL_RUN_DIR": str(tmp_path / "runs")})
+    settings = config.load_config({"VERL_OTEL_RUN_DIR": str(tmp_path / "runs")})
     assert [finding.state for finding in check_exporters(settings)] == ["ok"]
     monkeypatch.setattr(os, "replace" if call == "rename" else call, refuse)
     monkeypatch.setattr(Path, "replace", refuse if call == "rename" else Path.replace)
@@ -353,7 +353,7 @@ def test_variables_of_others(check):
 def test_every_exporter_has_a_check(exporter, tmp_path, monkeypatch):
     """Whatever is configured is checked, and nothing raises."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    settings = config.load({}, exporters=exporter, run_dir=str(tmp_path))
+    settings = config.load_config({}, exporters=exporter, run_dir=str(tmp_path))
     assert all(finding.state in ("ok", "note", "fail") for finding in check_exporters(settings))
 
 

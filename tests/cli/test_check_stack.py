@@ -74,7 +74,7 @@ def check(monkeypatch, tmp_path):
         monkeypatch.setenv("STACK_PROMETHEUS", prometheus)
         monkeypatch.setenv("STACK_GRAFANA", grafana)
         monkeypatch.setattr(check_stack.discover, "find_entries", lambda *_: list(entries))
-        findings = list(check_stack.check_stack(config.load({}, run_dir=tmp_path)))
+        findings = list(check_stack.check_stack(config.load_config({}, run_dir=tmp_path)))
         assert all(finding.advice for finding in findings if finding.state == "fail")
         return {finding.subject: finding for finding in findings}
 

@@ -56,7 +56,10 @@ def test_the_step_that_was_held_is_explained(call, held, explained):
     at = next(index for index, line in enumerate(lines) if line.startswith("Step 7"))
     assert result.code == 0
     assert lines[0] == "Run r1 · finished"
-    assert "1 of 8 steps took longer than usual, by 9.50 s in all (21% of the time of all steps)." in lines
+    assert (
+        "1 of 8 steps took longer than usual, by 9.50 s in all (21% of the time of all steps and between them)."
+        in lines
+    )
     assert lines[at] == "Step 7 took 14.20 s, 9.50 s longer than usual (others: median 4.40 s)."
     sentence = " ".join(line.strip() for line in lines[at + 1 : at + 3])
     assert sentence == (
@@ -115,7 +118,7 @@ def test_slow_steps_are_counted_with_and_without_a_cause(call, held, explained):
     explained(held._replace(steps=tuple(steps)))
     out = call("explain", "r1").out
     assert (
-        "2 of 8 steps were slow, 1 explained: it took 9.50 s longer than usual (13% of the time of all steps). "
+        "2 of 8 steps were slow, 1 explained: it took 9.50 s longer than usual (13% of the time of all steps and between them). "
         "Not explained: step 3 (33.40 s)."
     ) in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("Step ")] == ["7", "3"]
@@ -411,7 +414,7 @@ def test_it_is_bounded_whatever_happened(count, text):
     steps = story_run.steps * 40
     shown = explain.render_brief(story_run._replace(events=events, problems=(text,) * count), steps)
     lines = shown.split("\n")
-    assert len(lines) <= explain.MAX_LINES
+    assert len(lines) <= explain.BRIEF_LINES
     assert all(len(line) <= explain.MAX_LINE + 3 for line in lines)
 
 

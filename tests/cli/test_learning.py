@@ -56,9 +56,7 @@ def test_the_text_of_a_run_in_which_nothing_is_wrong(call):
         "(thresholds: profile default)",
         "  The best mean reward of five steps ended at step 8, the last one; in the last 8 steps the reward has no clear trend",
         "    (Kendall's tau 0.29).",
-        "  In the last steps 100% of the responses were cut off at the limit of tokens, which this profile allows;",
-        "    VERL_OTEL_HEALTH_PROFILE=math allows 30%.",
-    ]
+    ]  # the longest response has 91 of 160 tokens: none was cut off, whatever verl's ratio is
     assert out.index("\nStep 8") < out.index("\nLearning ") < out.index("\nThe whole run")
     assert "Learning" not in call("explain", DEMO / "healthy", "--step", "4").out
     assert "learning: the best mean reward of five steps ended at step 8, the last one" in call("explain", DEMO / "healthy", "--brief").out  # fmt: skip

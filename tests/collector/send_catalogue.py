@@ -24,7 +24,7 @@ ODD = 'a "b"\\c é'
 def main():
     role, wait = sys.argv[1], "wait" in sys.argv[2:]
     draw = random.Random(role).uniform
-    session.describe({"verl.role": role, "verl.rank": 3})
+    session.describe_resource({"verl.role": role, "verl.rank": 3})
     verl_otel.init()
     said = [
         record(row, tuple((name, f"{ODD} {number}") for name in row.labels), draw)

@@ -37,7 +37,7 @@ def roll_out(number):
 
 
 def main():
-    session.describe({"verl.role": "trainer", "verl.rank": 0})
+    session.describe_resource({"verl.role": "trainer", "verl.rank": 0})
     verl_otel.init()
     for number in (1, 2, 3):
         with verl_otel.step(number):

@@ -64,7 +64,7 @@ def read_scalars(files):
 
 def play(member, scalars):
     """Be one process of the run, to its end."""
-    session.describe({"verl.role": member.role, "verl.rank": member.rank, "host.name": "node"})
+    session.describe_resource({"verl.role": member.role, "verl.rank": member.rank, "host.name": "node"})
     observe = collection.observe
     collection.observe = lambda *_, **__: None  # so that nothing of this machine is among what is counted
     verl_otel.init(hardware=False)

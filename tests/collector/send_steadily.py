@@ -39,7 +39,9 @@ def record(kind, number, things):
 def main():
     global jumped
     path, kind, pause = sys.argv[1], sys.argv[2], float((*sys.argv[3:], "0.005")[0])
-    session.describe({"verl.role": os.environ.get("ROLE", ROLE[kind]), "verl.rank": int(os.environ.get("RANK", "0"))})
+    session.describe_resource(
+        {"verl.role": os.environ.get("ROLE", ROLE[kind]), "verl.rank": int(os.environ.get("RANK", "0"))}
+    )
     verl_otel.init()
     things = verl_otel.counter("user.things", unit="{thing}").bind(color="red")
     journal = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
@@ -53,7 +55,7 @@ def main():
             words = sys.stdin.readline().split()
             if words:
                 jumped = float(words[1])
-    current = session.current()
+    current = session.current_session()
     session.flush(float(os.environ.get("FLUSH_SECONDS", "20")))
     verl_otel.shutdown()
     (exporter,) = current.exporters

@@ -34,7 +34,7 @@ def find_kind(number):
 
 def work(role):
     """Record below every context that comes; a line without contexts asks to send what there is."""
-    session.describe({"verl.role": role, "verl.rank": 0})
+    session.describe_resource({"verl.role": role, "verl.rank": 0})
     verl_otel.init()
     for line in sys.stdin:
         for carrier, kind in json.loads(line):
@@ -69,7 +69,7 @@ class Worker:
 
 
 async def main(count, slow_seconds):
-    session.describe({"verl.role": "agent_loop", "verl.rank": 0})
+    session.describe_resource({"verl.role": "agent_loop", "verl.rank": 0})
     verl_otel.init()
     workers = [Worker("llm_server"), Worker("reward")]
     found = {kind: [] for kind in ("plain", "marked", "failed", "slow")}

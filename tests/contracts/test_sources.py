@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The sources: licence lines, sizes, floors, nothing that names a machine."""
+"""The sources: licence lines, sizes, floors, no aliases, nothing that names a machine."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -70,3 +71,35 @@ def test_a_forbidden_import_is_found(tmp_path):
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "verl_otel.exporting.base -> verl_otel.recording" in done.stdout
+
+
+def list_aliases(source):
+    """Return the imports of a module of the package that rename what they import, except ``attributes as attr``."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        names = node.names if isinstance(node, ast.Import | ast.ImportFrom) else ()
+        home = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+        found += [f"{home}{name.name} as {name.asname}" for name in names if name.asname and name.asname != name.name]
+    return [text for text in found if text.startswith("verl_otel") and text != "verl_otel.semconv.attributes as attr"]
+
+
+def test_no_import_renames_what_is_ours():
+    """One name for one thing: a name that needs an alias where it is used needs a better name, or its module in front."""
+    found = {str(path.relative_to(TOP)): list_aliases(path.read_text("utf-8")) for path in tracked("verl_otel/**.py")}
+    assert "verl_otel/session/lifecycle.py" in found
+    assert {path: aliases for path, aliases in found.items() if aliases} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from verl_otel.session import current_session as current", ["verl_otel.session.current_session as current"]),
+        ("def f():\n    from verl_otel import config as c", ["verl_otel.config as c"]),
+        ("import verl_otel.config as settings", ["verl_otel.config as settings"]),
+        ("from verl_otel.semconv import attributes as attr", []),
+        ("import datetime as dt", []),
+    ],
+)
+def test_an_alias_is_found(line, found):
+    """At the top of a module and within functions; names of other packages are theirs."""
+    assert list_aliases(line) == found

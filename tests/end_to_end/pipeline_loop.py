@@ -45,7 +45,7 @@ class Rank:
 
 def update():
     """Be the rank."""
-    session.describe({"verl.role": "actor_rollout_ref", "verl.rank": 0})
+    session.describe_resource({"verl.role": "actor_rollout_ref", "verl.rank": 0})
     verl_otel.init()
     for _ in sys.stdin:
         with verl_otel.update("actor"):
@@ -84,7 +84,7 @@ def step(number, rank):
 
 def train(words):
     """Be the trainer."""
-    session.describe({"verl.role": "trainer", "verl.rank": 0})
+    session.describe_resource({"verl.role": "trainer", "verl.rank": 0})
     verl_otel.init()
     tracking.describe_run("pipeline", "loop", {})
     rank = Rank() if "rank" in words else None

@@ -58,5 +58,5 @@ def test_a_training_is_scraped_by_the_users_prometheus(own, tmp_path, wait_for):
     assert own.query('last_over_time(verl_training_step{verl_run_id="r"}[1h])')
 
     wait_for(lambda: own.jobs() == {"self": "up"}, 60, 0.5)
-    prometheus_file.remove(own.settings)
+    prometheus_file.remove_job(own.settings)
     assert own.settings.read_text() == own.text

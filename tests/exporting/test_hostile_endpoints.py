@@ -122,7 +122,7 @@ def test_check_ends_at_an_endpoint_that_drips(monkeypatch):
     monkeypatch.setattr(check, "OTLP_SECONDS", 0.2)
     with Endpoint(hostile.slow_headers) as endpoint:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.url)
-        finding = check._ask_endpoint("traces", config.load({}))
+        finding = check._ask_endpoint("traces", config.load_config({}))
     assert (finding.state, finding.text) == ("fail", f"{endpoint.url}/v1/traces gives no answer in time")
 
 

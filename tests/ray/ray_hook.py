@@ -51,7 +51,7 @@ def main():
         ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env=runtime_env)
     found = ray.get(look.remote())
     if kind == "environment":
-        found["drivers"] = session.current().config.run_id
+        found["drivers"] = session.current_session().config.run_id
         found["forwarded_headers"] = any(name.endswith("HEADERS") for name in init_hook.settings_to_forward())
     elif kind != "job":
         found = {name: found[name] for name in ("users", "ours", "value")}

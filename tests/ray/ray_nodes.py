@@ -58,7 +58,9 @@ class AgentLoopWorker:
 
         return {
             "pid": os.getpid(),
-            "targets": [entry["targets"][0] for entry in prometheus_targets.read_own(session.current().config)],
+            "targets": [
+                entry["targets"][0] for entry in prometheus_targets.read_own_targets(session.current_session().config)
+            ],
         }
 
     def add_engine(self):

@@ -68,5 +68,5 @@ def test_actors_that_existed_before_telemetry_are_reported(tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     missing = summary.explain([folder]).completeness.missing
     assert [text for text in missing if text.startswith("3 Ray actors recorded nothing: created before")]
-    (finding,) = check_runs(config.load({"VERL_OTEL_RUN_DIR": str(tmp_path / "runs")}))
+    (finding,) = check_runs(config.load_config({"VERL_OTEL_RUN_DIR": str(tmp_path / "runs")}))
     assert "3 Ray actors existed before telemetry" in finding.text

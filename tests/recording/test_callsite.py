@@ -10,7 +10,7 @@ import pytest
 
 import verl_otel
 from verl_otel.recording import callsite
-from verl_otel.recording.callsite import MAX_PHASES, CallSite, phase_site, was_used
+from verl_otel.recording.callsite import MAX_PHASES, CallSite, is_used_phase, phase_site
 from verl_otel.recording.span import Span
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_UNSET
 
@@ -258,10 +258,10 @@ def test_a_key_of_hook_and_user_counts_once(no_series, recorded):
 @pytest.mark.full
 def test_a_phase_that_was_opened_is_known(no_series, recorded):
     """One can tell whether a phase of some key was opened in this process."""
-    assert not was_used("gen")
+    assert not is_used_phase("gen")
     with verl_otel.phase("gen"):
         pass
-    assert was_used("gen")
+    assert is_used_phase("gen")
 
 
 def test_threads_may_open_new_phases_at_once(fast_switching):

@@ -99,7 +99,7 @@ def test_spans_of_one_place_share_their_attributes(recorded):
     @verl_otel.tool("python")
     def call(said=False):
         if said:
-            inner = verl_otel.recording.span.current()
+            inner = verl_otel.recording.span.current_span()
             inner.set_attribute("said", True)
 
     call(), call(), call(said=True)
@@ -115,7 +115,7 @@ def test_the_usual_labels_do_not_stick(recorded):
 
     @verl_otel.reward
     def score(source):
-        verl_otel.recording.span.current().set_attribute("verl.data.source", source)
+        verl_otel.recording.span.current_span().set_attribute("verl.data.source", source)
         return 1.0
 
     @verl_otel.tool("python")

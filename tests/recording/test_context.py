@@ -11,7 +11,7 @@ from opentelemetry import trace
 
 import verl_otel
 from verl_otel.recording.context import bind_context, context_access, span_key
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 
 
 def test_the_context_access_is_one_per_process():
@@ -37,7 +37,7 @@ def test_decorators_work_by_both_paths(both_paths, is_outside):
 
     @verl_otel.tool("inner")
     def inner():
-        return current().name
+        return current_span().name
 
     @verl_otel.span("outer")
     def outer():
@@ -63,12 +63,12 @@ def test_an_exit_in_a_copied_context_restores_it(both_paths, caplog):
 
 def test_current_is_ours_or_none(recorded, sdk):
     """The current span is ours if the innermost one is, else None; None too while recording is off."""
-    assert current() is None
+    assert current_span() is None
     with verl_otel.step(1) as step:
-        assert current() is step
+        assert current_span() is step
         with sdk[0].start_as_current_span("user"):
-            assert current() is None
-        assert current() is step
+            assert current_span() is None
+        assert current_span() is step
 
 
 def test_a_bound_function_runs_in_the_context_where_it_was_bound(recorded):
@@ -104,12 +104,12 @@ def test_a_bound_function_may_be_called_while_it_runs(recorded):
     with verl_otel.step(1) as step:
 
         def work(depth):
-            return bound(depth - 1) if depth else current()
+            return bound(depth - 1) if depth else current_span()
 
         bound = bind_context(work)
         with ThreadPoolExecutor(1) as pool:
             assert pool.submit(bound, 3).result() is step
-            assert pool.submit(current).result() is None
+            assert pool.submit(current_span).result() is None
 
 
 def test_a_bound_function_computes_as_in_its_thread():

@@ -5,7 +5,7 @@
 import contextlib
 
 import verl_otel
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 
 
 def rollouts():
@@ -28,7 +28,7 @@ def step_of_the_user():
 
 def name_of_current():
     """Name of the span whose child a span would be that begins now."""
-    span = current()
+    span = current_span()
     return None if span is None else span.name
 
 

@@ -5,7 +5,7 @@
 import pytest
 
 import verl_otel
-from verl_otel.config import load
+from verl_otel.config import load_config
 from verl_otel.recording import convention_aliases
 from verl_otel.recording.state import RECORDER
 
@@ -82,7 +82,7 @@ def test_the_spans_of_a_trajectory_share_a_conversation(recorded, opted_in):
 def test_the_variable_of_the_conventions_switches_them_on(monkeypatch, words, on):
     """``OTEL_SEMCONV_STABILITY_OPT_IN`` holds words of several instrumentations."""
     monkeypatch.setenv("OTEL_SEMCONV_STABILITY_OPT_IN", words)
-    assert bool(load().semconv_opt_in) is on
+    assert bool(load_config().semconv_opt_in) is on
 
 
 def test_a_span_that_cannot_be_resolved_costs_itself_only(recorded, opted_in, swallow, monkeypatch):

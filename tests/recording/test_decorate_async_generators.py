@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
@@ -116,9 +116,9 @@ async def test_many_generators_at_once_do_not_mix(recorded):
     @verl_otel.span
     async def produce(key):
         for _ in range(5):
-            mine = current()
+            mine = current_span()
             await asyncio.sleep(0)
-            assert current() is mine
+            assert current_span() is mine
             yield key
 
     async def consume(key):
@@ -148,7 +148,7 @@ async def test_a_generator_may_be_closed_by_another_task(recorded):
             assert trace.get_current_span() is span
 
     await asyncio.create_task(close())
-    assert current() is None
+    assert current_span() is None
     assert recorded.span("g").attributes["verl.outcome"] == "cancelled"
     assert recorded.span("closer").parent_id == recorded.span("g").parent_id == 0
 
@@ -177,7 +177,7 @@ async def test_a_half_consumed_generator_is_closed_by_the_loop(recorded):
         await asyncio.sleep(0)
     assert closed == [True]
     assert recorded.span("g").attributes["verl.outcome"] == "cancelled"
-    assert current() is None
+    assert current_span() is None
 
 
 async def test_a_cancelled_consumer_ends_the_span(recorded):

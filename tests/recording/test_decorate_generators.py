@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 
 import verl_otel
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
@@ -115,7 +115,7 @@ def test_the_span_lasts_as_long_as_the_generator(recorded, is_outside):
     @verl_otel.span("g")
     def produce():
         for number in range(3):
-            seen.append(current().name)
+            seen.append(current_span().name)
             yield number
 
     generator = produce()
@@ -156,9 +156,9 @@ def test_a_block_around_a_yield_stays_in_the_body(recorded, is_outside):
     def produce():
         with verl_otel.span("block"):
             for number in range(3):
-                seen.append(current().name)
+                seen.append(current_span().name)
                 yield number
-        seen.append(current().name)
+        seen.append(current_span().name)
 
     for _ in produce():
         assert is_outside()

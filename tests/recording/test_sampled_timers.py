@@ -16,7 +16,7 @@ from verl_otel.recording.api import timer_series
 from verl_otel.recording.sampled_timers import MAX_FAILED, SLOWEST, SampledTimer, find_sampled_timer
 from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.series import CEILING, CHUNK
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 
 _number = itertools.count()
 
@@ -141,7 +141,7 @@ def test_a_cancelled_call_takes_no_room_from_a_failed_one(leaf):
 def test_a_leaf_is_never_current(recorded, name):
     """What opens inside a leaf lies beside it."""
     with verl_otel.span("around"), verl_otel.timed(name, span=True):
-        assert current().name == "around"
+        assert current_span().name == "around"
         with verl_otel.span("inside"):
             pass
     around, inside, kept = (recorded.span(each) for each in ("around", "inside", name))

@@ -9,7 +9,7 @@ from opentelemetry import trace
 
 import verl_otel
 from verl_otel.recording import collection, span
-from verl_otel.recording.span import Span, current
+from verl_otel.recording.span import Span, current_span
 from verl_otel.recording.state import RECORDER
 
 
@@ -100,7 +100,7 @@ def test_a_block_that_is_off_is_not_current(is_outside):
         step.set_attribute("key", "value")
         step.add_event("event")
         assert is_outside()
-        assert current() is None
+        assert current_span() is None
         assert not step.is_recording()
     assert not RECORDER.opened
     batch = collection.collect()

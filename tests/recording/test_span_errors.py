@@ -10,7 +10,7 @@ import traceback
 import pytest
 
 import verl_otel
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_UNSET
 
@@ -236,7 +236,7 @@ def test_an_exception_that_the_user_recorded_is_kept(recorded):
 
     @block
     def work():
-        current().record_exception(KeyError(), {"key": "value"}, escaped=True)
+        current_span().record_exception(KeyError(), {"key": "value"}, escaped=True)
         explode(ValueError())
 
     with pytest.raises(ValueError):

@@ -136,7 +136,7 @@ def child(number):
         [importlib.import_module(name) for name in MODULES]
         return NO_TELEMETRY
     session = sys.modules.get("verl_otel.session")
-    current = session.current() if session is not None and hasattr(session, "current") else None
+    current = session.current_session() if session is not None and hasattr(session, "current_session") else None
     if current is None:
         return NO_TELEMETRY
     worker(number)
@@ -151,7 +151,9 @@ def scrape(session):
     deadline = time.monotonic() + DEADLINE / 2
     while time.monotonic() < deadline:
         session.flush(1)
-        for port in [exporter.port for exporter in session.current().exporters if exporter.name == "prometheus"]:
+        for port in [
+            exporter.port for exporter in session.current_session().exporters if exporter.name == "prometheus"
+        ]:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
                 page = answer.read().decode()
             if f"-{os.getpid()}" in page or f'process_pid="{os.getpid()}"' in page:

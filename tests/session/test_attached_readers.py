@@ -39,7 +39,7 @@ meter.create_observable_gauge("slow", [wait])
 """
 
 
-@pytest.mark.parametrize("start", ["verl_otel.init()", "verl_otel.init(); session.current().open_now()"])
+@pytest.mark.parametrize("start", ["verl_otel.init()", "verl_otel.init(); session.current_session().open_now()"])
 def test_instruments_of_a_provider_that_is_there_reach_our_files(run_script, start):
     """The provider, its reader and its values stay; our files have the instruments, too, until the session ends."""
     files = run_script(
@@ -74,9 +74,9 @@ def test_a_second_session_begins_at_zero(run_script):
         + """
 for _ in range(3):
     verl_otel.init(exporters="prometheus")
-    session.current().open_now()
+    session.current_session().open_now()
     counter.add(7)
-    address = f"http://127.0.0.1:{session.current().exporters[-1].port}/metrics"
+    address = f"http://127.0.0.1:{session.current_session().exporters[-1].port}/metrics"
     text = urllib.request.urlopen(address).read().decode()
     assert "my_things_total 7.0" in text, text
     verl_otel.shutdown()
@@ -94,7 +94,7 @@ def test_a_forked_child_is_collected(run_script):
         + """
 import os
 verl_otel.init()
-session.current().open_now()
+session.current_session().open_now()
 """
         + SLOW_GAUGE
         + """
@@ -139,7 +139,7 @@ gate.set()
 
 OTLP = """
 verl_otel.init(exporters="otlp", exit_timeout=30)
-session.current().open_now()
+session.current_session().open_now()
 counter.add(7)
 session.flush()
 verl_otel.shutdown()

@@ -37,7 +37,7 @@ def test_spans_reach_our_files_while_a_session_runs(run_script):
 work("before")
 for number in (1, 2):
     verl_otel.init()
-    session.current().open_now()
+    session.current_session().open_now()
     with verl_otel.step(number):
         work(f"session {number}")
     verl_otel.shutdown()
@@ -61,7 +61,7 @@ def test_spans_of_a_forked_child_are_in_its_files(run_script):
         PROVIDER
         + """
 verl_otel.init()
-session.current().open_now()
+session.current_session().open_now()
 child = os.fork()
 if not child:
     with verl_otel.step(1):
@@ -83,7 +83,7 @@ def test_an_error_of_ours_is_not_raised_where_a_span_ends(run_script):
         + """
 from verl_otel.exporting import own_opentelemetry
 verl_otel.init()
-session.current().open_now()
+session.current_session().open_now()
 def fail(span):
     raise ValueError
 own_opentelemetry._record = fail
@@ -102,7 +102,7 @@ def test_spans_that_the_provider_sends_by_otlp_are_not_sent_twice(run, processor
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 provider.add_span_processor({processor}(OTLPSpanExporter()))
 verl_otel.init(exporters="otlp", exit_timeout=30)
-session.current().open_now()
+session.current_session().open_now()
 with verl_otel.step(1):
     work("own")
 verl_otel.shutdown()

@@ -58,9 +58,9 @@ def held(lock):
 CALLS = {
     "flush": (lambda: session.flush(0.3), 0.3),
     "shutdown": (verl_otel.shutdown, 0.3 + 1.0),
-    "open_now": (lambda: session.current().open_now(), 1.0),
+    "open_now": (lambda: session.current_session().open_now(), 1.0),
     "wake": (session.wake, 0.0),
-    "describe": (lambda: session.describe({"a": 1}), 0.0),
+    "describe": (lambda: session.describe_resource({"a": 1}), 0.0),
     "a span": (lambda: verl_otel.span("x").__enter__().__exit__(None, None, None), 0.0),
 }
 

@@ -63,7 +63,7 @@ def scrape(port):
 def test_totals_are_exact_with_scrapers_and_flushers_under_writers(start):
     """With 8 writers, 4 scrapers and a flusher, files and /metrics say exactly what was recorded."""
     files = start(exporters="file,prometheus", trajectories_per_step=0, stalls=False)  # no spans of pauses
-    port = session.current().exporters[1].port
+    port = session.current_session().exporters[1].port
     finished = threading.Event()
     seen = collections.defaultdict(list)
 
@@ -123,7 +123,7 @@ def test_two_flushes_at_once_write_no_line_twice(start, monkeypatch):
 def test_a_span_that_comes_while_others_are_taken_is_kept(start):
     """A span of the user that a thread puts down just when a drain takes those before is in the files after the next."""
     files = start(drain_interval=60)
-    waiting = session.current().user_spans  # what a thread holds that is between looking it up and adding to it
+    waiting = session.current_session().user_spans  # what a thread holds that is between looking it up and adding to it
     record = SpanRecord(1, 2, 0, "late", 1, 3, 4, {}, (), (), 0, "", 1, "")
     waiting.append(record._replace(name="early"))
     session.flush()
@@ -138,7 +138,7 @@ def test_shutdown_from_several_threads_is_one_shutdown(start):
     record(10)
     run_all([verl_otel.shutdown] * 8)
     assert files.last("verl.training.steps") == 10
-    assert session.current() is None
+    assert session.current_session() is None
 
 
 def test_writers_go_on_while_telemetry_stops_and_starts(start):

@@ -35,13 +35,13 @@ def list_processes(session):
 def test_the_run_goes_on_after_the_end_of_its_workers(driver):
     """While they end their death is expected; afterwards stalls of the driver are watched for, and its page is listed."""
     own = [name for name in list_processes(driver) if name not in ("agent_loop-7", "process-8")]
-    targets = prometheus_targets.read_own(driver.config)
+    targets = prometheus_targets.read_own_targets(driver.config)
     assert targets
     with driver.end_of_workers():
         assert watchdog.has_ended(driver.config)
     assert not watchdog.has_ended(driver.config)
     assert list_processes(driver) == sorted([*own, "process-8"])
-    assert prometheus_targets.read_own(driver.config) == targets
+    assert prometheus_targets.read_own_targets(driver.config) == targets
     assert "ended" not in run_manifest.read(driver.config.run_path)["attempts"][-1]
 
 

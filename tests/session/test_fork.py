@@ -145,13 +145,13 @@ def scrape(port):
 
 record(5)
 session.flush()
-port = session.current().exporters[0].port
+port = session.current_session().exporters[0].port
 reader, writer = os.pipe()
 child = os.fork()
 if not child:
     record(3)
     session.flush()
-    own = session.current().exporters[0].port
+    own = session.current_session().exporters[0].port
     os.write(writer, f"{own != port} {scrape(own)}".encode())
     os.read(0, 1)
     os._exit(0)
@@ -188,7 +188,7 @@ record(2)
 verl_otel.shutdown()
 if not os.fork():
     record(5)
-    sys.exit(session.current() is not None)
+    sys.exit(session.current_session() is not None)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     assert run(script(work)).code == 0
@@ -198,7 +198,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 @pytest.mark.full
 def test_a_child_has_an_instance_id_of_its_own(run, written):
     """Parent and child have different service.instance.id, so that their series do not collide."""
-    before = "session.describe({'verl.role': 'agent_loop', 'verl.index': 3})"
+    before = "session.describe_resource({'verl.role': 'agent_loop', 'verl.index': 3})"
     work = "record(1)\nsession.flush()\nif not os.fork():\n    record(1)\n    sys.exit(0)\nos.wait()"
     assert run(script(work, before=before)).code == 0
     names = {span.resource["service.instance.id"] for span in written.spans()}

@@ -23,7 +23,7 @@ def test_it_is_used_from_then_on(start, monkeypatch, opened):
         session.flush()
     with Sink() as sink:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
-        session.current().reload_settings()
+        session.current_session().reload_settings()
         record(2)
         verl_otel.shutdown()
         assert len(sink.span_ids()) == 1
@@ -40,8 +40,8 @@ def test_a_session_that_is_not_open_yet_opens_with_it(monkeypatch, tmp_path):
     try:
         with Sink() as sink:
             monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.endpoint)
-            session.current().reload_settings()
-            assert not session.current().opened
+            session.current_session().reload_settings()
+            assert not session.current_session().opened
             record(1)
             verl_otel.shutdown()
             assert len(sink.span_ids()) == 1
@@ -54,6 +54,6 @@ def test_settings_in_code_stay(start, monkeypatch):
     """Exporters that ``verl_otel.init`` was given are those that are used."""
     start(exporters="file")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    session.current().reload_settings()
-    assert session.current().config.exporters == ("file",)
+    session.current_session().reload_settings()
+    assert session.current_session().config.exporters == ("file",)
     verl_otel.shutdown()

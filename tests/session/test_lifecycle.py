@@ -122,7 +122,7 @@ def test_init_can_be_told_to_do_nothing(start, monkeypatch, why):
     files = start(enabled=why != "keyword")
     record()
     assert not RECORDER.on
-    assert session.current() is None
+    assert session.current_session() is None
     verl_otel.shutdown()
     assert not files.folder.exists()
 
@@ -138,7 +138,7 @@ def test_a_wrong_setting_stops_init_before_anything_is_on(start):
     with pytest.raises(verl_otel.ConfigError, match="exporters='kafka'"):
         start(exporters="kafka")
     assert not RECORDER.on
-    assert session.current() is None
+    assert session.current_session() is None
 
 
 def test_nothing_appears_before_the_first_record(monkeypatch, tmp_path, wait_for):
@@ -151,7 +151,7 @@ def test_nothing_appears_before_the_first_record(monkeypatch, tmp_path, wait_for
         session.wake()
         session.flush(1)
         assert not list(tmp_path.iterdir())
-        assert not session.current().exporters
+        assert not session.current_session().exporters
         record()
         (target,) = wait_for(lambda: list((tmp_path / "targets").glob("*.json")))
         address = json.loads(target.read_text())[0]["targets"][0]
@@ -191,7 +191,7 @@ def test_a_flush_waits_no_longer_than_asked(start, monkeypatch):
     start(drain_interval=60)
     waits, drain = [], collection.collect
     monkeypatch.setattr(collection, "collect", lambda **keywords: waits.append(keywords["wait"]) or drain(**keywords))
-    monkeypatch.setattr(session.current(), "_collect_lock", SlowLock())
+    monkeypatch.setattr(session.current_session(), "_collect_lock", SlowLock())
     session.flush(30)
     assert 0 <= waits[0] <= 29.9
 
@@ -219,7 +219,7 @@ def test_functions_of_the_session_do_nothing_without_one():
     session.wake()
     session.record_run({"a": "b"})
     verl_otel.shutdown()
-    assert session.current() is None
+    assert session.current_session() is None
 
 
 @pytest.mark.full

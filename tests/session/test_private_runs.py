@@ -12,18 +12,18 @@ WORK = """
 import verl_otel
 from verl_otel import session
 verl_otel.init(exporters="file,prometheus")
-session.current().begin_run()
+session.current_session().begin_run()
 session.record_run({"verl.project": "p"})
 with verl_otel.step(1), verl_otel.span("inner"):
     pass
-session.current().flush(5.0)
+session.current_session().flush(5.0)
 import time, pathlib
 end = time.monotonic() + 20
-while not list(pathlib.Path(session.current().config.run_dir).glob("targets/*.json")) and time.monotonic() < end * WAIT:
+while not list(pathlib.Path(session.current_session().config.run_dir).glob("targets/*.json")) and time.monotonic() < end * WAIT:
     time.sleep(0.02)
 import os
 seen = {}
-for root, folders, files in os.walk(session.current().config.run_dir):
+for root, folders, files in os.walk(session.current_session().config.run_dir):
     for name in (*folders, *files, ""):
         try:
             status = os.lstat(os.path.join(root, name))

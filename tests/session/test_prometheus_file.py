@@ -46,24 +46,24 @@ def names(file):
 def test_the_job_is_added_with_a_backup_and_removed(file):
     """The copy beside the file is the file without the job; both are gone after the removal, and the file is the original."""
     file.chmod(0o640)
-    outcome = prometheus_file.add(file, [SOURCE])
+    outcome = prometheus_file.add_job(file, [SOURCE])
     assert outcome.state == "changed"
     assert prometheus_block.read_sources(file.read_text()) == [SOURCE]
     assert file.stat().st_mode & 0o777 == 0o640
     assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
     assert (file.parent / "prometheus.yml.before-verl-otel").read_text() == TEXT
-    assert prometheus_file.add(file, [SOURCE]).state == "same"
-    assert prometheus_file.remove(file, [SOURCE]).state == "changed"
+    assert prometheus_file.add_job(file, [SOURCE]).state == "same"
+    assert prometheus_file.remove_job(file, [SOURCE]).state == "changed"
     assert file.read_text() == TEXT
     assert names(file) == ["prometheus.yml"]
-    assert prometheus_file.remove(file).text.endswith("is unchanged")
+    assert prometheus_file.remove_job(file).text.endswith("is unchanged")
 
 
 def test_a_backup_that_differs_is_kept(file):
     """A user who has edited the file meanwhile keeps the copy of the file before."""
-    prometheus_file.add(file, [SOURCE])
+    prometheus_file.add_job(file, [SOURCE])
     file.write_text(file.read_text() + "  - job_name: new\n")
-    prometheus_file.remove(file)
+    prometheus_file.remove_job(file)
     assert file.read_text() == TEXT + "  - job_name: new\n"
     assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
 
@@ -72,7 +72,7 @@ def test_a_link_stays_a_link(file, tmp_path):
     """The file behind a link is changed, as in Ray's folder ``session_latest``."""
     link = tmp_path / "link.yml"
     link.symlink_to(file)
-    assert prometheus_file.add(link, [SOURCE]).state == "changed"
+    assert prometheus_file.add_job(link, [SOURCE]).state == "changed"
     assert link.is_symlink()
     assert prometheus_block.read_sources(file.read_text()) == [SOURCE]
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_changed_stays(file, break_it, why):
     """One line with the reason, nothing written, nothing left behind."""
     break_it(file)
     before, content = names(file), file.read_bytes() if file.is_file() else None
-    for outcome in (prometheus_file.add(file, [SOURCE]), prometheus_file.add(file, [SOURCE])):
+    for outcome in (prometheus_file.add_job(file, [SOURCE]), prometheus_file.add_job(file, [SOURCE])):
         assert outcome.state == "refused"
         assert f"{file} stays as it is: " in outcome.text
         assert why in outcome.text
@@ -141,7 +141,7 @@ def test_a_change_by_another_program_is_not_lost(file, monkeypatch):
         return edit(text, sources)
 
     monkeypatch.setattr(prometheus_block, "add_sources", late)
-    assert "has just changed it" in prometheus_file.add(file, [SOURCE]).text
+    assert "has just changed it" in prometheus_file.add_job(file, [SOURCE]).text
     assert file.read_text() == TEXT + "  - job_name: late\n"
 
 
@@ -152,7 +152,7 @@ def test_a_full_disk_leaves_the_file(file, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    assert "no space left" in prometheus_file.add(file, [SOURCE]).text
+    assert "no space left" in prometheus_file.add_job(file, [SOURCE]).text
     assert file.read_text() == TEXT
     assert names(file) == ["prometheus.yml"]
 
@@ -166,11 +166,11 @@ def test_a_file_of_another_user_keeps_owner_group_and_mode(file, monkeypatch):
     file.chmod(0o664)
     before = file.stat()
     monkeypatch.setattr(os, "fchown", refuse)
-    assert prometheus_file.add(file, [SOURCE]).state == "changed"
+    assert prometheus_file.add_job(file, [SOURCE]).state == "changed"
     assert file.stat()[:6] == before[:6]  # mode, inode, device, links, owner and group
     assert stat.S_IMODE((file.parent / "prometheus.yml.before-verl-otel").stat().st_mode) == 0o600
     assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
-    prometheus_file.remove(file)
+    prometheus_file.remove_job(file)
     assert file.read_text() == TEXT
     assert file.stat()[:6] == before[:6]
 
@@ -187,7 +187,7 @@ def test_a_write_into_a_file_that_fails_is_undone(file, monkeypatch):
 
     monkeypatch.setattr(os, "fchown", refuse)
     monkeypatch.setattr(type(file), "write_bytes", fail)
-    assert "no space left" in prometheus_file.add(file, [SOURCE]).text
+    assert "no space left" in prometheus_file.add_job(file, [SOURCE]).text
     assert file.read_text() == TEXT
 
 
@@ -200,7 +200,7 @@ prometheus_block.add_sources("global: {}", ["/a"])  # modules that another user 
 prometheus_file.describe_reader(Path("/"), Path("/"), [])
 folder, other = Path(sys.argv[1]), 65534
 os.setgroups([]); os.setgid(other); os.setuid(other)
-print(json.dumps({path.name: prometheus_file.add(path / "prometheus.yml", ["/r/*.json"]).text for path in folder.iterdir()}))
+print(json.dumps({path.name: prometheus_file.add_job(path / "prometheus.yml", ["/r/*.json"]).text for path in folder.iterdir()}))
 """
 
 
@@ -266,25 +266,25 @@ def test_the_user_of_a_prometheus_is_that_of_its_port(file, targets, start):
 def test_runs_that_start_together_share_the_job(file):
     """Eight runs of two users: one job, every source once, no source lost."""
     sources = [f"/runs-{number % 4}/targets/*.json" for number in range(8)]
-    threads = [threading.Thread(target=prometheus_file.add, args=(file, [source])) for source in sources]
+    threads = [threading.Thread(target=prometheus_file.add_job, args=(file, [source])) for source in sources]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
     assert sorted(prometheus_block.read_sources(file.read_text())) == sorted(set(sources))
-    prometheus_file.remove(file)
+    prometheus_file.remove_job(file)
     assert file.read_text() == TEXT
 
 
 def test_prometheus_loads_it(file, start):
     """One reload; none when it has the job already."""
     server = start(file)
-    outcome = prometheus_file.add(file, [SOURCE], ["http://127.0.0.1:1", server.url])
+    outcome = prometheus_file.add_job(file, [SOURCE], ["http://127.0.0.1:1", server.url])
     assert outcome.answer.state == "loaded"
     assert outcome.text.endswith(f"has the job verl-otel; the Prometheus at {server.url} has loaded it")
-    prometheus_file.add(file, [SOURCE], [server.url])
+    prometheus_file.add_job(file, [SOURCE], [server.url])
     assert server.reloads == 1
-    assert prometheus_file.remove(file, [SOURCE], [server.url]).answer.state == "loaded"
+    assert prometheus_file.remove_job(file, [SOURCE], [server.url]).answer.state == "loaded"
     assert server.reloads == 2
     assert "verl-otel" not in server.loaded
 
@@ -300,7 +300,7 @@ def test_prometheus_loads_it(file, start):
 )
 def test_what_prometheus_does_not_do_is_reported(file, start, faults, state, words):
     """The job is in the file, and the line says what is missing."""
-    outcome = prometheus_file.add(file, [SOURCE], [start(file, **faults).url])
+    outcome = prometheus_file.add_job(file, [SOURCE], [start(file, **faults).url])
     assert (outcome.state, outcome.answer.state) == ("changed", state)
     assert words in outcome.text
     assert "\n" not in outcome.text
@@ -309,13 +309,13 @@ def test_what_prometheus_does_not_do_is_reported(file, start, faults, state, wor
 
 def test_without_an_api_the_reload_counts(file, start):
     """Another program with the same reload, which does not show its configuration."""
-    assert prometheus_file.add(file, [SOURCE], [start(file, config=False).url]).answer.state == "loaded"
+    assert prometheus_file.add_job(file, [SOURCE], [start(file, config=False).url]).answer.state == "loaded"
 
 
 def test_what_prometheus_refuses_is_undone(file, start):
     """The old file is back and loaded again."""
     server = start(file, refuses="verl-otel")
-    outcome = prometheus_file.add(file, [SOURCE], [server.url])
+    outcome = prometheus_file.add_job(file, [SOURCE], [server.url])
     assert outcome.state == "refused"
     assert "stays as it is: the Prometheus at" in outcome.text
     assert "invalid job" in outcome.text
@@ -326,6 +326,6 @@ def test_what_prometheus_refuses_is_undone(file, start):
 
 def test_without_a_prometheus_the_file_is_changed(file):
     """The job waits in the file."""
-    outcome = prometheus_file.add(file, [SOURCE], ["http://127.0.0.1:1"])
+    outcome = prometheus_file.add_job(file, [SOURCE], ["http://127.0.0.1:1"])
     assert outcome.answer.state == "silent"
     assert "reads the file when it starts" in outcome.text

@@ -24,7 +24,7 @@ DEAD = 999_999_999
 @pytest.fixture
 def settings(tmp_path):
     """The settings of run r1."""
-    return config.load({}, run_dir=tmp_path, run_id="r1")
+    return config.load_config({}, run_dir=tmp_path, run_id="r1")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def own_resource(settings):
     """The resource of this process."""
     resource.clear()
     resource.describe({"verl.role": "trainer", "verl.index": 0})
-    yield resource.build(settings)
+    yield resource.build_resource(settings)
     resource.clear()
 
 
@@ -50,7 +50,7 @@ def entry(settings):
     """Make an entry of this process for an instance."""
 
     def make(instance, address="a:1"):
-        return prometheus_targets.make_entry(resource.build(settings), address, instance=instance)
+        return prometheus_targets.make_target(resource.build_resource(settings), address, instance=instance)
 
     return make
 
@@ -98,19 +98,19 @@ def test_an_entry_has_the_labels_of_the_contract(settings, own_resource):
 def test_the_job_is_the_name_that_the_user_gives(settings, monkeypatch):
     """OTEL_SERVICE_NAME is the job label, as it is on the Collector's path."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "training")
-    prometheus_targets.add_target(settings, resource.build(settings), "127.0.0.1:9000")
-    (entry,) = prometheus_targets.read_own(settings)
+    prometheus_targets.add_target(settings, resource.build_resource(settings), "127.0.0.1:9000")
+    (entry,) = prometheus_targets.read_own_targets(settings)
     assert entry["labels"]["job"] == "training"
 
 
 def test_a_process_answers_for_its_engines(settings, entry):
     """Entries of several instances stand side by side, the same instance is replaced, and all are removed with the process, also if that is reported twice."""
-    prometheus_targets.add_entries(settings, [entry("r1/trainer-0", "a:1")])
-    prometheus_targets.add_entries(settings, [entry("r1/llm_server-0", "b:1"), entry("r1/llm_server-1", "c:1")])
-    prometheus_targets.add_entries(settings, [entry("r1/llm_server-1", "d:1")])
+    prometheus_targets.add_targets(settings, [entry("r1/trainer-0", "a:1")])
+    prometheus_targets.add_targets(settings, [entry("r1/llm_server-0", "b:1"), entry("r1/llm_server-1", "c:1")])
+    prometheus_targets.add_targets(settings, [entry("r1/llm_server-1", "d:1")])
     folder = settings.run_dir / "targets"
     assert listed(folder) == ["a:1", "b:1", "d:1"]
-    assert prometheus_targets.read_own(settings) == prometheus_targets.read_folder(folder)
+    assert prometheus_targets.read_own_targets(settings) == prometheus_targets.read_folder(folder)
     prometheus_targets.remove_target(settings)
     prometheus_targets.remove_target(settings)
     assert list(folder.iterdir()) == []
@@ -128,7 +128,7 @@ def test_the_end_of_a_run_takes_everything_away(settings, own_resource, folder):
 def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path, own_resource, caplog):
     """Where the file cannot be written one line is logged and the process goes on."""
     (tmp_path / "file").write_text("")
-    broken = config.load({}, run_dir=tmp_path / "file", run_id="r1")
+    broken = config.load_config({}, run_dir=tmp_path / "file", run_id="r1")
     prometheus_targets.add_target(broken, own_resource, "i:1")
     prometheus_targets.remove_target(broken)
     prometheus_targets.remove_run(broken)
@@ -188,7 +188,7 @@ def _scrape(address):
 
 
 def address(**settings):
-    return prometheus_targets.make_address(config.load({}, **settings), 9000)
+    return prometheus_targets.make_address(config.load_config({}, **settings), 9000)
 
 
 def test_the_address_is_the_one_that_is_bound():
@@ -214,7 +214,7 @@ def test_bound_to_every_address_the_nodes_own_is_advertised(publisher, host):
 def test_the_user_may_say_how_others_reach_it(monkeypatch):
     """VERL_OTEL_PROMETHEUS_ADVERTISE wins, whatever is bound."""
     monkeypatch.setenv("VERL_OTEL_PROMETHEUS_ADVERTISE", "node-7.example")
-    advertised = config.load(prometheus_host="0.0.0.0")
+    advertised = config.load_config(prometheus_host="0.0.0.0")
     assert prometheus_targets.make_address(advertised, 9000) == "node-7.example:9000"
 
 
@@ -246,21 +246,21 @@ def publisher(monkeypatch):
     """Have one publisher, for this test only."""
     publisher = RecordingPublisher()
     monkeypatch.setattr(prometheus_targets, "_publishers", [])
-    prometheus_targets.add_publisher(publisher)
-    prometheus_targets.add_publisher(publisher)
+    prometheus_targets.add_target_publisher(publisher)
+    prometheus_targets.add_target_publisher(publisher)
     return publisher
 
 
 def test_publishers_are_called_once(settings, entry, publisher):
     """A mirror hears of each change, once, also where the file cannot be written."""
-    prometheus_targets.add_entries(settings, [entry("r1/trainer-0")])
+    prometheus_targets.add_targets(settings, [entry("r1/trainer-0")])
     prometheus_targets.remove_target(settings)
     prometheus_targets.remove_run(settings)
     assert publisher.calls == [("add", "r1", ["a:1"]), ("remove", "r1"), ("end", "r1")]
     publisher.calls.clear()
     (settings.run_dir / "file").touch()
-    broken = config.load({}, run_dir=settings.run_dir / "file", run_id="r1")
-    prometheus_targets.add_entries(broken, [entry("r1/trainer-0")])
+    broken = config.load_config({}, run_dir=settings.run_dir / "file", run_id="r1")
+    prometheus_targets.add_targets(broken, [entry("r1/trainer-0")])
     assert publisher.calls == [("add", "r1", ["a:1"])]
 
 
@@ -305,20 +305,20 @@ def test_a_killed_trainer_stays_for_a_while(settings, own_resource, folder, monk
     """Prometheus is to see that it is gone: who starts in another run lets it stay for a quarter of an hour, and does not write it twice."""
     path = write(folder, "r1@node-0-1", killed_trainer(DEAD))
     write(folder, "r1@node-0-2", foreign(DEAD))
-    other = config.load({}, run_dir=settings.run_dir, run_id="r2")
-    neighbor = prometheus_targets.make_entry(own_resource, "n:1", verl_run_id="r2")
-    prometheus_targets.add_entries(other, [neighbor])
+    other = config.load_config({}, run_dir=settings.run_dir, run_id="r2")
+    neighbor = prometheus_targets.make_target(own_resource, "n:1", verl_run_id="r2")
+    prometheus_targets.add_targets(other, [neighbor])
     assert listed(folder) == ["n:1", "t:1"]
     assert addresses(folder, linger=True) == ["t:1", "n:1"]
     assert addresses(folder) == ["n:1"]
     before = path.stat().st_ino
     prometheus_targets._cleaned.clear()
-    prometheus_targets.add_entries(other, [neighbor])
+    prometheus_targets.add_targets(other, [neighbor])
     assert path.stat().st_ino == before
     monkeypatch.setattr(prometheus_targets, "LINGER", 0)
     assert addresses(folder, linger=True) == ["n:1"]
     prometheus_targets._cleaned.clear()
-    prometheus_targets.add_entries(other, [neighbor])
+    prometheus_targets.add_targets(other, [neighbor])
     assert not path.exists()
 
 
@@ -346,8 +346,8 @@ def test_a_killed_trainer_goes_when_its_address_is_taken(settings, own_resource,
     path = write(folder, "r1@node-0-1", killed_trainer(DEAD))
     write(folder, "r3@node-0-1", foreign(1, host="elsewhere", address="t:1"))
     assert addresses(folder, linger=True) == ["t:1", "t:1"]
-    other = config.load({}, run_dir=settings.run_dir, run_id="r2")
-    prometheus_targets.add_entries(other, [prometheus_targets.make_entry(own_resource, "t:1", verl_run_id="r2")])
+    other = config.load_config({}, run_dir=settings.run_dir, run_id="r2")
+    prometheus_targets.add_targets(other, [prometheus_targets.make_target(own_resource, "t:1", verl_run_id="r2")])
     assert not path.exists()
 
 
@@ -386,9 +386,13 @@ def test_labels_that_configure_a_scrape_are_left_out(tmp_path):
 
 def test_values_are_bounded_text():
     """A value is cut to a length that Prometheus takes, and can be written as UTF-8; there are not too many labels."""
-    entry = prometheus_targets.sanitize({"targets": ["a:1"], "labels": {"a": "x" * 100_000, "b": "\ud800", "c": "ü\n"}})
+    entry = prometheus_targets.sanitize_target(
+        {"targets": ["a:1"], "labels": {"a": "x" * 100_000, "b": "\ud800", "c": "ü\n"}}
+    )
     assert entry["labels"] == {"a": "x" * prometheus_targets.MAX_VALUE, "b": "?", "c": "ü\n"}
-    many = prometheus_targets.sanitize({"targets": ["a:1"], "labels": {f"l{number}": "" for number in range(1_000)}})
+    many = prometheus_targets.sanitize_target(
+        {"targets": ["a:1"], "labels": {f"l{number}": "" for number in range(1_000)}}
+    )
     assert len(many["labels"]) == prometheus_targets.MAX_LABELS
 
 
@@ -401,7 +405,7 @@ BAD_ADDRESSES = [
 
 def test_addresses_are_kept_and_what_is_none_is_left_out():
     """Names, IPv4 and IPv6 addresses with a port are passed on; a path, a scheme, a user, or what is no port, is no address."""
-    entry = prometheus_targets.sanitize({"targets": [*BAD_ADDRESSES, *GOOD_ADDRESSES]})
+    entry = prometheus_targets.sanitize_target({"targets": [*BAD_ADDRESSES, *GOOD_ADDRESSES]})
     assert entry == {"targets": GOOD_ADDRESSES, "labels": {}}
 
 
@@ -418,7 +422,7 @@ def test_addresses_are_kept_and_what_is_none_is_left_out():
 )
 def test_a_damaged_entry_keeps_no_other_out(folder, entry):
     """Of what is no entry nothing is passed on; the others of the file are."""
-    assert prometheus_targets.sanitize(entry) is None
+    assert prometheus_targets.sanitize_target(entry) is None
     write(folder, "r1", entry, {"targets": ["h:1"]})
     assert addresses(folder) == ["h:1"]
 

@@ -59,7 +59,7 @@ def test_another_line_of_this_package_is_copied_without_its_values(copied):
 
 def test_a_report_of_the_watchdog_is_whole(copied, tmp_path):
     """It is copied with its text, not as the template."""
-    settings = config.load({}, run_dir=tmp_path, run_id="r1")
+    settings = config.load_config({}, run_dir=tmp_path, run_id="r1")
     settings.run_path.mkdir(parents=True)
     Reporter(settings, "here").resolve(Finding("frozen", "agent_loop-0", None, ()), 24.0)
     (record,) = run_log.take()

@@ -130,7 +130,7 @@ def test_one_process_has_the_file_of_the_run(tmp_path):
 
 def test_threads_that_write_lose_nothing(tmp_path):
     """The drain thread and a caller that flushes write at the same time: every record is in the file once."""
-    written = RunLog(config.load({}, exporters="file", run_dir=tmp_path, run_id="r1"))
+    written = RunLog(config.load_config({}, exporters="file", run_dir=tmp_path, run_id="r1"))
     written.open(RESOURCE, SCOPE, MetricState())
 
     def drain():

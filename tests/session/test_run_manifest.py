@@ -108,11 +108,11 @@ import sys
 from verl_otel import session
 import verl_otel
 session.start_lazily()
-session.current().begin_run()
-session.current().begin_run()
+session.current_session().begin_run()
+session.current_session().begin_run()
 with verl_otel.step(1):
     pass
-print(session.current().config.run_attempt)
+print(session.current_session().config.run_attempt)
 """
 
 

@@ -21,7 +21,7 @@ def leave(tmp_path, dead_pid):
     """Leave a run ``r1`` that another process has begun, and that has ended in a way."""
 
     def begin(end, job=""):
-        settings = config.load({}, run_dir=tmp_path, run_id="r1")
+        settings = config.load_config({}, run_dir=tmp_path, run_id="r1")
         run_manifest.begin_attempt(settings.run_path, job=job)
         (settings.run_path / process_reports.FOLDER).mkdir()
         record = run_manifest.read(settings.run_path)

@@ -44,7 +44,7 @@ def main():
         verl_otel.init()
     if "VERL_OTEL_TEST_FULL_DISK" in os.environ:
         fill_the_disk()
-    current = session.current()
+    current = session.current_session()
     begin = time.perf_counter()
     for number in range(STEPS):
         with verl_otel.step(number), verl_otel.phase("gen"):

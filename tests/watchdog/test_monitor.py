@@ -33,7 +33,7 @@ class Node:
     """A node with a monitor that checks when it is called."""
 
     def __init__(self, folder):
-        self.config = config.load({}, run_dir=folder, run_id="r1")
+        self.config = config.load_config({}, run_dir=folder, run_id="r1")
         self.folder = self.config.run_path / process_reports.FOLDER
         self.folder.mkdir(parents=True)
         self.monitor = Monitor(self.config, self.folder, "here", time.time() - 60, LeaderLock(self.folder, "here"))
@@ -304,7 +304,7 @@ def test_the_manifest_is_ended_before_the_watchdog_even_if_that_fails(tmp_path, 
 
     monkeypatch.setattr(watchdog, "end_run", fail)
     monkeypatch.setattr(lifecycle.run_manifest, "end_attempt", lambda path: calls.append("manifest"))
-    session = lifecycle.Session(config.load({}, run_dir=tmp_path, run_id="r1", exporters="file"))
+    session = lifecycle.Session(config.load_config({}, run_dir=tmp_path, run_id="r1", exporters="file"))
     session._began_run = True
     session.end_run()
     assert calls == ["manifest", "watchdog"]

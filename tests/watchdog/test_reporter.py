@@ -41,7 +41,7 @@ class Cluster:
 @pytest.fixture
 def reporter(tmp_path):
     """The reporter of node ``here``."""
-    settings = config.load({}, run_dir=tmp_path, run_id="r1")
+    settings = config.load_config({}, run_dir=tmp_path, run_id="r1")
     settings.run_path.mkdir(parents=True)
     return Reporter(settings, "here")
 
@@ -51,7 +51,7 @@ def notifying(tmp_path):
     """A reporter that sends notifications."""
 
     def begin(target):
-        settings = config.load({}, run_dir=tmp_path, run_id="r1", on_stall=target)
+        settings = config.load_config({}, run_dir=tmp_path, run_id="r1", on_stall=target)
         settings.run_path.mkdir(parents=True)
         return Reporter(settings, "here")
 
@@ -386,7 +386,7 @@ def test_an_event_has_the_text_of_a_log_only_when_asked_for(tmp_path, content):
     snapshot = builder.build()
     (tmp_path / "log").write_text("[prompt] SECRET\nRuntimeError: CUDA error: SECRET\n")
     report = snapshot.reports["agent-0"]._replace(outputs=(str(tmp_path / "log"),))
-    settings = config.load({}, run_dir=tmp_path, run_id="r1", capture_content=content)
+    settings = config.load_config({}, run_dir=tmp_path, run_id="r1", capture_content=content)
     settings.run_path.mkdir(parents=True)
     reporter = Reporter(settings, "here")
     reporter.report(snapshot, diagnosis.find(snapshot)[0], ProcessStatus(report, (0, 0, 0)), {})

@@ -116,7 +116,7 @@ def main():
             assert hasattr(module, name)
             setattr(module, name, value)
     role, number, what = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    session.describe({"verl.role": role, "verl.index": number})
+    session.describe_resource({"verl.role": role, "verl.index": number})
     verl_otel.init()
     train(what) if role == "trainer" else roll_out(what, number)
 

@@ -14,8 +14,7 @@ from verl_otel._internal.printable import counted
 from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose, needs_spread
-from verl_otel.analysis.gpu.devices import find as find_devices
-from verl_otel.analysis.gpu.devices import find_owners
+from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import END, Writers, list_attempts
 from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory

@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Final, NamedTuple
 
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.model import Explanation, Step, Verdict
+from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
 from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_savings
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
+
+REST_SHARE: Final = 0.25
+"""Share of the excess of a step that is noticeable if no verdict explains it."""
 
 
 class Finding(NamedTuple):
@@ -45,6 +50,21 @@ def find_of_step(step: Step) -> list[Finding]:
 
 def _is_about(verdict: Verdict, wait: SingleWait) -> bool:
     return verdict.trace_id == wait.trajectory.trace_id or (not verdict.trace_id and verdict.kind in ROLLOUT)
+
+
+def find_rest(steps: Sequence[Step], step: Step) -> float:
+    """Return by how many seconds a step exceeded the others beyond what its verdicts explain; 0 if that is not noticeable.
+
+    Args:
+        steps: All steps of a run.
+        step: One of them.
+    """
+    others = step_lengths.find_comparable(steps, step)
+    if not step.verdicts or len(others) < step_lengths.FEWEST_OTHERS:
+        return 0.0
+    longer = step.seconds - median(other.seconds for other in others)
+    rest = longer - sum_savings(step)
+    return rest if rest >= max(PHASE_SECONDS, REST_SHARE * longer) else 0.0
 
 
 def sort_held(run: Explanation) -> list[Step]:

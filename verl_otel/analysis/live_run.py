@@ -308,7 +308,7 @@ class LiveColumns(Columns):
         return times + array("q", (time_ns,)), values + array("d", (value,))
 
 
-# -- A run that is read while it is written. Its explanation is that of `summary.explain`, as far as the files have been read --
+# -- the run --
 
 PIECE_BYTES: Final = 256 << 10
 """Bytes that are read at a time: about 1,500 spans, 3 MB as objects."""

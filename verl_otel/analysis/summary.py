@@ -16,7 +16,7 @@ from typing import Any, Final
 from verl_otel._internal import rotated_files
 from verl_otel.analysis import kept_results, slice_summary
 from verl_otel.analysis.aggregator import Aggregator
-from verl_otel.analysis.gpu import devices as gpu_devices
+from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.io import completeness, run_files, run_status
 from verl_otel.analysis.io.run_files import Extent, Slice, Writers
 from verl_otel.analysis.model import Event, Explanation, Process, Series
@@ -260,9 +260,9 @@ def _check_gpus(
 ) -> bool:
     """Return whether the run has GPUs; adds a problem if it has some and nothing is known of their use."""
     resources = [process.resource for process in processes]
-    has_gpu = gpu_devices.has_gpu(resources, (scalar.name for scalar in series), manifest)
-    if has_gpu and not aggregator.devices() and gpu_devices.UNKNOWN_GPUS not in problems:
-        problems.append(gpu_devices.UNKNOWN_GPUS)
+    has_gpu = devices.has_gpu(resources, (scalar.name for scalar in series), manifest)
+    if has_gpu and not aggregator.devices() and devices.UNKNOWN_GPUS not in problems:
+        problems.append(devices.UNKNOWN_GPUS)
     return has_gpu
 
 

@@ -35,9 +35,8 @@ from verl_otel import config
 from verl_otel._internal import safe_files
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import counted, show
-from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
-from verl_otel.cli.check_stack import Finding, check_stack
+from verl_otel.cli.check_stack import Finding, ask_nodes, check_stack
 from verl_otel.cli.documents.base import fill
 from verl_otel.cli.documents.tools import Check
 from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, print_json
@@ -123,7 +122,7 @@ def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
     findings += check_names()
     if not usable:
         return findings
-    settings = config.load()
+    settings = config.load_config()
     checks: list[Callable[[], Iterator[Finding]]] = [
         check_switch,
         check_plugin,
@@ -141,7 +140,7 @@ def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
         except ImportError as error:
             findings.append(Finding("fail", "installation", f"a part cannot be loaded: {error}", REINSTALL))
     if cluster:
-        findings += cluster_checks.ask_nodes()
+        findings += ask_nodes()
     if stack:
         findings += check_stack(settings)
     return [*findings, *list_ignored_values()]
@@ -157,7 +156,7 @@ def list_ignored_values() -> Iterator[Finding]:
 def check_settings() -> Iterator[Finding]:
     """Whether every setting can be used."""
     try:
-        settings = config.load()
+        settings = config.load_config()
     except ConfigError as error:
         name = str(error).partition("=")[0]
         advice = f"correct it, or `unset {name}`, which gives it its default; {DOCUMENTS}docs/reference/settings.md has the table"

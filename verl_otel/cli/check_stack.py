@@ -28,7 +28,7 @@ from verl_otel.integrations.ray import cluster_endpoint
 from verl_otel.integrations.ray.cluster_endpoint import ClusterEndpoint
 from verl_otel.integrations.source_inspection import installed_version
 from verl_otel.session import prometheus_targets
-from verl_otel.session.prometheus_targets import Entries
+from verl_otel.session.prometheus_targets import TargetEntries
 
 MAX_OFFSET: Final = 2.0
 """Seconds by which the clock of Prometheus may differ from that of this machine."""
@@ -64,14 +64,14 @@ def _guard(program: str, url: str, findings: Iterator[Finding]) -> Iterator[Find
         yield Finding("fail", f"{program} server", text, advice)
 
 
-def _find_entries(settings: Config) -> tuple[Entries, str]:
+def _find_entries(settings: Config) -> tuple[TargetEntries, str]:
     try:
-        return discover.find_entries(settings.run_dir / prometheus_targets.FOLDER, None, None), ""
+        return discover.find_entries(settings.run_dir / prometheus_targets.TARGETS_FOLDER, None, None), ""
     except VerlOtelError as error:
         return [], str(error)
 
 
-def _check_prometheus(url: str, entries: Entries) -> Iterator[Finding]:
+def _check_prometheus(url: str, entries: TargetEntries) -> Iterator[Finding]:
     try:
         answer = ask_url(f"{url}/api/v1/query?query=time()")
     except NoAnswerError as error:
@@ -127,7 +127,7 @@ def _read_groups(text: str) -> list[str]:
     return [line.partition(":")[2].strip().strip("\"'") for line in names]
 
 
-def _check_targets(url: str, entries: Entries) -> Iterator[Finding]:
+def _check_targets(url: str, entries: TargetEntries) -> Iterator[Finding]:
     answer = ask_url(f"{url}/api/v1/targets?state=active")
     targets = answer["data"]["activeTargets"] if isinstance(answer, dict) else []
     down = [target for target in targets if target["health"] == "down"]
@@ -151,7 +151,7 @@ def _check_targets(url: str, entries: Entries) -> Iterator[Finding]:
         )
 
 
-def _check_engines(entries: Entries) -> Iterator[Finding]:
+def _check_engines(entries: TargetEntries) -> Iterator[Finding]:
     engines = [entry for entry in entries if entry["labels"].get("verl_engine")]
     for answer in discover.probe_all(engines, PROBE_TIMEOUT):
         name = answer.entry["labels"].get("instance", answer.address)

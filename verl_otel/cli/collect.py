@@ -32,7 +32,7 @@ from verl_otel.config import parse_name
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.ray import discovery, run_files
 from verl_otel.integrations.ray.run_files import File, Node, NodeError
-from verl_otel.session.run_manifest import NAME as MANIFEST
+from verl_otel.session import run_manifest
 
 _SHOW_EVERY: Final = 0.5
 
@@ -171,7 +171,7 @@ class Gathering:
         if file is None or part is None:
             return
         self.files += 1
-        if file.path == MANIFEST:
+        if file.path == run_manifest.NAME:
             self._records.append(_read_record(part))
             part.unlink()
             return
@@ -196,7 +196,7 @@ class Gathering:
         attempts = [listed for record in self._records if isinstance(listed := record.get("attempts"), list)]
         merged |= {"run_id": self._run_id, "attempts": max(attempts, key=len, default=[])}
         merged |= merge_status(self._records)
-        safe_files.write_atomically(self._out / MANIFEST, json.dumps(merged, indent=1) + "\n")
+        safe_files.write_atomically(self._out / run_manifest.NAME, json.dumps(merged, indent=1) + "\n")
 
     def _show(self, node: Node, done: int, total: int) -> None:
         if sys.stderr.isatty() and time.monotonic() - self._shown_at >= _SHOW_EVERY:

@@ -30,7 +30,7 @@ from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.significance import Sample
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.documents import compare as document
+from verl_otel.cli.documents.compare import find_next, make_compare
 from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.wording import doing, figure
@@ -93,11 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
         named = [(condition.text, result) for condition, result in results]
-        print_json(document.make(compared, named, run_selection.name_run(a), run_selection.name_run(b)))
+        print_json(make_compare(compared, named, run_selection.name_run(a), run_selection.name_run(b)))
     else:
         print(render(compared, results, markdown=arguments.md))
         if not arguments.md:
-            print(f"\nNext: {document.find_next(compared, run_selection.name_run(a), run_selection.name_run(b))[0]}")
+            print(f"\nNext: {find_next(compared, run_selection.name_run(a), run_selection.name_run(b))[0]}")
     for condition, result in results:
         if not result.judged:
             text = f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}"

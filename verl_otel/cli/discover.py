@@ -51,7 +51,7 @@ from verl_otel.errors import VerlOtelError
 from verl_otel.exporting import http_server
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
 from verl_otel.session import prometheus_targets
-from verl_otel.session.prometheus_targets import Entries, Entry
+from verl_otel.session.prometheus_targets import TargetEntries, TargetEntry
 
 PORT: Final = 9465
 _ANSWERS: Final = ("ok", "statistics off")
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List and check, or serve. Returns 1 when a target does not answer or there is none."""
     if arguments.local and arguments.address:
         raise VerlOtelError("--local and --address exclude each other")
-    folder = config.read("run_dir", arguments.run_dir) / prometheus_targets.FOLDER
+    folder = config.read("run_dir", arguments.run_dir) / prometheus_targets.TARGETS_FOLDER
     find = functools.partial(find_entries, folder, arguments.address, arguments.run, local=arguments.local)
     if arguments.serve:
         access = HttpAuth(arguments.tls_cert, arguments.tls_key, arguments.basic_auth_file)
@@ -117,7 +117,7 @@ def _describe_none(folder: Path, run_id: str | None, *, local: bool) -> str:
 
 def find_entries(
     folder: Path, address: str | None, run_id: str | None, *, local: bool = False, linger: bool = False
-) -> Entries:
+) -> TargetEntries:
     """Return the targets of this machine and of the Ray cluster without duplicates, ordered by run and instance.
 
     With ``linger`` trainers of this machine that died stay for a while; see `targets.LINGER`.
@@ -125,7 +125,7 @@ def find_entries(
     Raises:
         ClusterError: A Ray cluster was given or found, and does not answer.
     """
-    entries: dict[tuple[str, str], Entry] = {}
+    entries: dict[tuple[str, str], TargetEntry] = {}
     for entry in [*([] if local else _read_cluster(address)), *prometheus_targets.read_folder(folder, linger=linger)]:
         labels = entry.get("labels", {})
         if entry["targets"] and run_id in (None, labels.get("verl_run_id")):
@@ -133,7 +133,7 @@ def find_entries(
     return sorted(entries.values(), key=lambda entry: (_label(entry, "verl_run_id"), _label(entry, "instance")))
 
 
-def _read_cluster(address: str | None) -> Entries:
+def _read_cluster(address: str | None) -> TargetEntries:
     from verl_otel.integrations.ray import discovery
 
     try:
@@ -146,7 +146,7 @@ def _read_cluster(address: str | None) -> Entries:
     return [entry for note in discovery.read_notes(cluster) for entry in note.entries]
 
 
-def _label(entry: Entry, name: str) -> str:
+def _label(entry: TargetEntry, name: str) -> str:
     return str(entry.get("labels", {}).get(name, ""))
 
 
@@ -191,7 +191,7 @@ State = Literal["ok", "statistics off", "refused", "silent", "no metrics"]
 class Answer(NamedTuple):
     """The response of a target."""
 
-    entry: Entry
+    entry: TargetEntry
     state: State
     text: str
 
@@ -201,13 +201,13 @@ class Answer(NamedTuple):
         return str(self.entry["targets"][0])
 
 
-def probe_all(entries: Sequence[Entry], timeout: float) -> list[Answer]:
+def probe_all(entries: Sequence[TargetEntry], timeout: float) -> list[Answer]:
     """Probe all targets; returns the answers in the same order."""
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verl-otel-probe") as pool:
         return list(pool.map(lambda entry: probe(entry, timeout), entries))
 
 
-def probe(entry: Entry, timeout: float) -> Answer:
+def probe(entry: TargetEntry, timeout: float) -> Answer:
     """Request the metrics of one target. Proxies are not used: targets are inside of the cluster.
 
     Args:
@@ -231,11 +231,11 @@ def probe(entry: Entry, timeout: float) -> Answer:
     return Answer(entry, "ok", f"{samples} samples")
 
 
-def _engine(entry: Entry) -> str:
+def _engine(entry: TargetEntry) -> str:
     return str(entry.get("labels", {}).get("verl_engine", ""))
 
 
-def _advise(entry: Entry) -> str:
+def _advise(entry: TargetEntry) -> str:
     """Return the settings of verl that enable the statistics of an engine. SGLang needs both: verl checks that."""
     rollout = _ROLLOUTS.get(str(entry.get("labels", {}).get("verl_role", "")), _ROLLOUTS["llm_server"])
     settings = [f"{rollout}.disable_log_stats=False"]
@@ -265,14 +265,14 @@ _printed: set[str] = set()
 class TargetList:
     """The targets, read again on request when the cached list or error has expired."""
 
-    def __init__(self, find: Callable[[], Entries]) -> None:
+    def __init__(self, find: Callable[[], TargetEntries]) -> None:
         self._find = find
         self._lock = threading.Lock()
-        self._entries: Entries = []
+        self._entries: TargetEntries = []
         self._error: VerlOtelError | None = None
         self._read_at = float("-inf")
 
-    def read(self) -> Entries:
+    def read(self) -> TargetEntries:
         """Return the targets. Raises `VerlOtelError` when they cannot be read."""
         with self._lock:
             if time.monotonic() - self._read_at >= FRESH_SECONDS:
@@ -320,7 +320,7 @@ class Server(http_server.Server):
             return make_plain_reply(503, str(error))
 
 
-def serve(address: tuple[str, int], access: HttpAuth, find: Callable[[], Entries]) -> int:
+def serve(address: tuple[str, int], access: HttpAuth, find: Callable[[], TargetEntries]) -> int:
     """Serve until a signal comes. Returns 0.
 
     Raises:

@@ -40,10 +40,8 @@ from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.cli import advice, incidents, options, run_selection
-from verl_otel.cli import learning as learning_words
-from verl_otel.cli import wording as words
-from verl_otel.cli.documents import explain as document
+from verl_otel.cli import advice, incidents, options, run_selection, wording
+from verl_otel.cli.documents.explain import find_next, make_explain
 from verl_otel.cli.formatting import (
     DOCUMENTS,
     dead,
@@ -55,6 +53,7 @@ from verl_otel.cli.formatting import (
     print_json,
     wrap,
 )
+from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 from verl_otel.semconv import kinds
 
@@ -95,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         chosen = findings.choose_steps(explanation, arguments.steps)
     if arguments.json:
-        print_json(document.make(explanation, chosen, whole=arguments.step is not None))
+        print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
         print(render_brief(explanation, chosen))
     else:
@@ -148,7 +147,7 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
-    parts.append(f"Next: {document.find_next(run, chosen)[0]}")
+    parts.append(f"Next: {find_next(run, chosen)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -157,7 +156,7 @@ def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
     parts = [_head(run), "\n".join(_events(run))]
     parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
-    parts.append(f"Next: {document.find_next(run, chosen, whole=True)[0]}")
+    parts.append(f"Next: {find_next(run, chosen, whole=True)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -165,9 +164,7 @@ def render_events(run: Explanation) -> str:
     """Return all stalls and crashes of a run with everything that was recorded of them."""
     lines = list(_describe_events(run, run.events, whole=True))
     following = next(
-        command
-        for command in document.find_next(run, findings.choose_steps(run, 1))
-        if command != advice.events_command(run)
+        command for command in find_next(run, findings.choose_steps(run, 1)) if command != advice.events_command(run)
     )
     return "\n".join([_head(run), "", *(lines or ["No stall and no crash was reported."]), "", f"Next: {following}"])
 
@@ -201,19 +198,19 @@ def _describe_events(run: Explanation, events: Iterable[Event], *, whole: bool =
 def _verdict_count(run: Explanation) -> str:
     if not run.steps:
         return "No step has ended yet, so there is none to explain."
-    return "\n".join(filter(None, [_count_slow(run), words.describe_first(run.steps)]))
+    return "\n".join(filter(None, [_count_slow(run), wording.describe_first(run.steps)]))
 
 
 def _count_slow(run: Explanation) -> str:
     held = [step for step in run.steps if step.verdicts]
-    unexplained = words.describe_unexplained(run.steps)
+    unexplained = wording.describe_unexplained(run.steps)
     steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
     if not slow:
-        return words.describe_no_delay(run.steps)
-    total, whole = sum(map(sum_savings, held)), sum(step.seconds for step in run.steps)
-    share = f"{words.share(total / max(whole, 1e-9))} of the time of all steps"
+        return wording.describe_no_delay(run.steps)
+    total, whole = sum(map(sum_savings, held)), sum(step.seconds + step.between for step in run.steps)
+    share = f"{wording.share(total / max(whole, 1e-9))} of the time of all steps and between them"
     if not unexplained:
-        return f"{words.describe_held(run.steps)} ({share})."
+        return f"{wording.describe_held(run.steps)} ({share})."
     were = "was" if slow == 1 else "were"
     if not held:
         return f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
@@ -229,26 +226,26 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     found = findings.find_of_step(step)
     shown = found if whole else found[:VERDICT_LINES]
     for finding in shown:
-        yield from wrap(words.describe_cause(finding.cause), WIDTH, first="  ", rest="    ")
+        yield from wrap(wording.describe_cause(finding.cause), WIDTH, first="  ", rest="    ")
     if len(shown) < len(found):
         yield f"  And {len(found) - len(shown)} more: --step {number(step)} shows them."
     shared = sum_shared(step)
-    if shared >= words.SMALLEST_ROW * step.seconds:
+    if shared >= wording.SMALLEST_ROW * step.seconds:
         yield f"  {seconds(shared)} of these are the same time: together they are {seconds(sum_savings(step))}."
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
     until = "the last record" if step is run.steps[-1] else "the next step"
     yield from _block(f"Then {seconds(step.between)} until {until}", _between(run, step, whole=whole))
-    yield from _block("The step would have been shorter by", words.describe_savings(step.savings, step.seconds))
-    title = words.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
-    yield from _block(title, words.describe_devices(step.devices))
+    yield from _block("The step would have been shorter by", wording.describe_savings(step.savings, step.seconds))
+    title = wording.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
+    yield from _block(title, wording.describe_devices(step.devices))
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
-    yield from _block("Ranks that others waited for", map(words.describe_straggler, late))
+    yield from _block("Ranks that others waited for", map(wording.describe_straggler, late))
     if step.cost is not None and (
         step.cost[0] or any(step.cost[2].values())
     ):  # without both only the sum of the run says something
-        yield from _block("Tokens", words.describe_cost(*step.cost, has_gpu=run.has_gpu))
+        yield from _block("Tokens", wording.describe_cost(*step.cost, has_gpu=run.has_gpu))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
 
@@ -263,6 +260,9 @@ def _title(run: Explanation, step: Step) -> str:
         longer = f"{seconds(sum_savings(step))} longer than usual"
         if all(verdict.kind == "between" for verdict in step.verdicts):
             return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
+        rest = findings.find_rest(run.steps, step)
+        if rest:
+            return f"{name}{usual}: {seconds(sum_savings(step))} are explained, {seconds(rest)} are not."
         return f"{name}, {longer}{usual}."
     if any(other is step for other in step_lengths.find_start_up(run.steps)):
         return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
@@ -287,7 +287,7 @@ def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
         text = _segment(segment, labels)
         sums[text] = sums.get(text, 0) + segment.end_ns - segment.start_ns
     if not sums:
-        sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
+        sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
     yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
 
@@ -295,24 +295,24 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
     """Yield nanoseconds by text, the most first, and a sum of what is left out."""
     total = max(1, sum(sums.values()))
     rows = sorted(sums.items(), key=lambda pair: -pair[1])
-    kept = [row for row in rows[:limit] if row[1] / total >= words.SMALLEST_ROW]
+    kept = [row for row in rows[:limit] if row[1] / total >= wording.SMALLEST_ROW]
     for text, nanoseconds in kept:
         yield f"{nanoseconds / total:4.0%} {seconds(nanoseconds / 1e9):>9}  {text}"
     rest = sum(nanoseconds for _, nanoseconds in rows[len(kept) :])
-    if rest / total >= words.SMALLEST_ROW:
+    if rest / total >= wording.SMALLEST_ROW:
         smaller = counted(len(rows) - len(kept), "smaller one")
         yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
 
 
 def _between(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
-    sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
+    sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
     rest = round(step.between * 1e9) - sum(sums.values())
     still_open = (work.span.name for each in run.completeness.unfinished for work in each.work)
     is_last = step is [other for other in run.steps if other.attempt == step.attempt][-1]
     if rest > 0 and is_last and span_names.STEP in still_open:
         sums["a step that did not end"] = rest
-    if whole or step.between >= words.NOTABLE_BETWEEN * step.seconds:
+    if whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds:
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
 
@@ -320,7 +320,7 @@ def _path_in_order(run: Explanation, step: Step) -> Iterator[str]:
     """Yield a critical path in the order of time: adjacent parts with equal text are merged, and so are adjacent short ones."""
     labels = _labels(run, step)
     named = [(part.start_ns, part.end_ns, 1, _segment(part, labels, turns=True)) for part in step.path]
-    shortest = words.SMALLEST_ROW * (step.end_ns - step.start_ns)
+    shortest = wording.SMALLEST_ROW * (step.end_ns - step.start_ns)
     short = [(begin, end, parts, text if end - begin >= shortest else "") for begin, end, parts, text in _merge(named)]
     left_out = 0
     for begin, end, parts, text in _merge(short):
@@ -357,12 +357,12 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
         label = f"trajectory {labels.get(segment.trace_id, f'{segment.trace_id:032x}'[:8])}"
         turn = f", turn {segment.turn}" if segment.turn is not None and (turns or segment.kind == "tool") else ""
         where = f", on {segment.instance}" if segment.instance and segment.kind != "trajectory" else ""
-        return show(f"{label}: {words.doing(segment.kind, segment.name)}{turn}{where}")
+        return show(f"{label}: {wording.doing(segment.kind, segment.name)}{turn}{where}")
     phase = f"{segment.phase}: " if segment.phase else ""
     if segment.kind == "worker":
         return show(f"{phase}{segment.name if turns else 'the workers'} on {segment.instance}")
     name = segment.name if segment.kind in ("tool", "unknown") or turns else ""
-    return show(f"{phase}{words.doing(segment.kind, name if name != segment.phase else '')}")
+    return show(f"{phase}{wording.doing(segment.kind, name if name != segment.phase else '')}")
 
 
 # -- the run --
@@ -370,24 +370,24 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 
 def _whole_run(run: Explanation) -> Iterator[str]:
     for start_up in run.start_ups[-1:]:
-        if start_up.seconds >= words.NOTED_START_UP:
+        if start_up.seconds >= wording.NOTED_START_UP:
             first = next((step for step in run.steps if step.attempt == start_up.attempt), None)
             name = f"step {number(first)}" if first is not None else "the first step"
             rows = (
                 f"{nanoseconds / 1e9 / start_up.seconds:4.0%} {seconds(nanoseconds / 1e9):>9}  {show(text)}"
-                for text, nanoseconds in words.describe_start_up(start_up)
+                for text, nanoseconds in wording.describe_start_up(start_up)
             )
             yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
-    title = words.device_title(run.devices, has_gpu=run.has_gpu)
-    yield from _block(title, words.describe_devices(run.devices))
-    yield from _block("Rollouts and trainer", words.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
-    yield from _block("Engine and trainer", words.describe_off_policy(off_policy.judge_run(run)))
+    title = wording.device_title(run.devices, has_gpu=run.has_gpu)
+    yield from _block(title, wording.describe_devices(run.devices))
+    yield from _block("Rollouts and trainer", wording.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
+    yield from _block("Engine and trainer", wording.describe_off_policy(off_policy.judge_run(run)))
     price = accounting.sum_costs(run.steps, run.unused)
     if price is not None:
-        lines = words.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
+        lines = wording.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
         yield from _block("Tokens", lines)
     late = stragglers.find_persistent(run.steps)
-    yield from _block("Ranks that others waited for", map(words.describe_persistence, late[:VERDICT_LINES]))
+    yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))
     found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
     title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
     yield from _block(title, list_levers(found.levers, LEVER_LINES))
@@ -397,8 +397,8 @@ def _learning(run: Explanation) -> Iterator[str]:
     """Yield how the run learned; the signals only where something was wrong with it, more than single steps with equal scores."""
     found = learning.judge(run)
     is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
-    signals = learning_words.choose_signals(found, resources=False) if is_wrong else ()
-    lines = list(learning_words.describe_learning(found, WIDTH - 2, signals))
+    signals = choose_signals(found, resources=False) if is_wrong else ()
+    lines = list(describe_learning(found, WIDTH - 2, signals))
     if lines:
         yield f"Learning (thresholds: profile {show(found.profile.name)})"
         yield from (f"  {line}" for line in lines)
@@ -455,7 +455,7 @@ _EVIDENCE_NAMES: Final = {
 
 # -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --
 
-MAX_LINES: Final = 40
+BRIEF_LINES: Final = 40
 MAX_LINE: Final = 400
 """Characters of a line; longer ones are cut."""
 _EVENTS: Final = 5
@@ -464,16 +464,19 @@ _COMMANDS: Final = 3
 
 
 def render_brief(run: Explanation, steps: Sequence[Step]) -> str:
-    """Return at most `MAX_LINES` lines of at most `MAX_LINE` characters.
+    """Return at most `BRIEF_LINES` lines of at most `MAX_LINE` characters.
 
     Args:
         run: The explained run.
         steps: The steps to describe, the most important first.
     """
     lines = [show(line, MAX_LINE) for line in _lines(run, steps)]
-    if len(lines) > MAX_LINES:
-        left = len(lines) - MAX_LINES + 1
-        lines = [*lines[: MAX_LINES - 1], f"and {counted(left, 'more line')}: verl-otel explain --json has everything"]
+    if len(lines) > BRIEF_LINES:
+        left = len(lines) - BRIEF_LINES + 1
+        lines = [
+            *lines[: BRIEF_LINES - 1],
+            f"and {counted(left, 'more line')}: verl-otel explain --json has everything",
+        ]
     return "\n".join(lines)
 
 
@@ -496,22 +499,22 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
-    yield from learning_words.describe_briefly(learning.judge(run))
+    yield from describe_briefly(learning.judge(run))
     yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
     for key in advice.find_keys(steps, findings.choose_unexplained(run, steps)):
         yield f"do ({key}): {kinds.ADVICE[key]}"
     yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
     name = run_selection.name_run(run)
-    yield f"more: {'; '.join([*document.find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
+    yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
 
 
 def _describe_step(step: Step) -> Iterator[str]:
     yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id:032x}]{f' {end_of(step)} {step.error}' if step.failed else ''}"
     for verdict in step.verdicts[:_VERDICTS]:
-        yield f"  cause: {words.describe_verdict(verdict)} [{_evidence(verdict)}]"
+        yield f"  cause: {wording.describe_verdict(verdict)} [{_evidence(verdict)}]"
     if not step.verdicts:
         parts = ", ".join(
-            f"{words.doing(kind, name)} {seconds(length / 1e9)}" for kind, name, length in step.groups[:3]
+            f"{wording.doing(kind, name)} {seconds(length / 1e9)}" for kind, name, length in step.groups[:3]
         )
         yield f"  no single cause; it waited for: {parts or 'unknown'}"
 

@@ -23,7 +23,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.levers.ranking import Lever, Levers, find_levers
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import options, run_selection, wording
-from verl_otel.cli.documents import levers as document
+from verl_otel.cli.documents.levers import make_levers
 from verl_otel.cli.formatting import print_json
 
 
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     explanation = run_selection.explain(arguments.folders, "levers", otlp=arguments.otlp)
     levers = find_levers(explanation.recent_steps)
     if arguments.json:
-        print_json(document.make(explanation, levers))
+        print_json(make_levers(explanation, levers))
     else:
         print(render(explanation, levers))
         print(f"\nNext: verl-otel explain {run_selection.name_run(explanation)}")

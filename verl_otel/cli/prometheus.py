@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Change the file. Returns 1 when Prometheus has not loaded it, 2 when it was not changed."""
     folder = config.read("run_dir", arguments.run_dir)
-    source = arguments.http_sd or prometheus_block.make_pattern(folder / prometheus_targets.FOLDER)
+    source = arguments.http_sd or prometheus_block.make_pattern(folder / prometheus_targets.TARGETS_FOLDER)
     for option, url in (("--reload", arguments.reload), ("--http-sd", arguments.http_sd)):
         if url and url != "none" and not prometheus_block.is_url(url):
             raise VerlOtelError(f"{option} {url}: give a URL that begins with http:// or https://")
@@ -61,12 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
         )
     urls = [] if arguments.reload == "none" else [arguments.reload]
     if arguments.action == "add":
-        outcome = prometheus_file.add(arguments.file, [source], urls)
+        outcome = prometheus_file.add_job(arguments.file, [source], urls)
         if outcome.state != "refused" and not arguments.http_sd:
-            reader = prometheus_file.describe_reader(arguments.file, folder / prometheus_targets.FOLDER, urls)
+            reader = prometheus_file.describe_reader(arguments.file, folder / prometheus_targets.TARGETS_FOLDER, urls)
             outcome = outcome._replace(text=outcome.text + reader)
     else:
-        outcome = prometheus_file.remove(arguments.file, None if arguments.all else [source], urls)
+        outcome = prometheus_file.remove_job(arguments.file, None if arguments.all else [source], urls)
     print(show_lines(outcome.text, longest=5_000))
     if outcome.state == "refused":
         return 2

@@ -28,7 +28,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import scalars
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
 from verl_otel.cli import headlines, options, page, run_selection, wording
-from verl_otel.cli.documents import report as document
+from verl_otel.cli.documents.report import make_report
 from verl_otel.cli.formatting import (
     SENTENCE,
     align,
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         page.write(explanation, arguments.html)
         print(f"{show(arguments.html, SENTENCE)}: open it in a browser; it needs nothing else")
     elif arguments.json:
-        print_json(document.make(explanation))
+        print_json(make_report(explanation))
     else:
         print(render(explanation, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if explanation.steps or explanation.counts.trajectories or explanation.completeness.unfinished else 1

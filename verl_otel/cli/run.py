@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     command, old = _take_old_keys(command)
     environ = {**os.environ, **_variables(arguments)}
     environ.update(_translate(old, environ))
-    config.load(environ)  # a wrong setting is reported now, not hidden in a worker's log
+    config.load_config(environ)  # a wrong setting is reported now, not hidden in a worker's log
     path = shutil.which(command[0], path=environ.get("PATH"))
     if path is None:
         print(f"verl-otel run: {command[0]}: command not found", file=sys.stderr)
@@ -78,7 +78,9 @@ def _translate(old: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
     """Return the settings that correspond to the keys of other guides; the exporters of the settings or by default stay."""
     settings = {}
     if old.get(ENABLE, "").strip().lower() in ("true", "1", "yes", "on"):
-        settings["VERL_OTEL_EXPORTERS"] = ",".join(dict.fromkeys([*config.load(environ).exporters, "prometheus"]))
+        settings["VERL_OTEL_EXPORTERS"] = ",".join(
+            dict.fromkeys([*config.load_config(environ).exporters, "prometheus"])
+        )
     if old.get(PORT) == SERVER_PORT:
         print(
             f"verl-otel run: {PORT}={SERVER_PORT} is the port of Prometheus itself: each process serves /metrics at a free port instead. "

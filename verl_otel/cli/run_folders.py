@@ -15,12 +15,11 @@ from verl_otel import config
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.io import run_log
 from verl_otel.session import run_manifest
-from verl_otel.session.run_manifest import NAME as MANIFEST
 
 
 def is_mark(name: str) -> bool:
     """Return whether a file of this name makes its folder that of a run: ``run.json`` or ``traces-*.jsonl``."""
-    return name == MANIFEST or (name.startswith("traces-") and name.endswith((".jsonl", ".jsonl.gz")))
+    return name == run_manifest.NAME or (name.startswith("traces-") and name.endswith((".jsonl", ".jsonl.gz")))
 
 
 def is_run(folder: Path) -> bool:

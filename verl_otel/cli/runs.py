@@ -37,7 +37,7 @@ from verl_otel.analysis import kept_results
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
 from verl_otel.cli.documents.base import fill
-from verl_otel.cli.documents.runs import Pruned, Runs, describe_choice, describe_run
+from verl_otel.cli.documents.runs import Pruned, Runs, make_pruned_row, make_run_row
 from verl_otel.cli.formatting import SENTENCE, age, align, print_json, show_bytes
 from verl_otel.cli.run_folders import is_data_folder, is_mark, is_run, list_runs
 from verl_otel.cli.run_overview import Overview
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prune:
         return _prune(choose(runs, limits), base, yes=arguments.yes, as_json=arguments.json)
     if arguments.json:
-        print_json(fill(Runs, None, runs=[describe_run(run) for run in runs], next=[_find_next(runs, base)]))
+        print_json(fill(Runs, None, runs=[make_run_row(run) for run in runs], next=[_find_next(runs, base)]))
     elif runs:
         print(render(runs, base))
     if not runs:
@@ -120,7 +120,7 @@ def _prune(choices: Sequence[Choice], base: Path, *, yes: bool, as_json: bool) -
         failed = sum(bool(problem) and not choice.protected for choice, problem in results)
     if as_json:
         rows = [
-            describe_choice(choice.run, choice.reason, deleted=yes and not kept, kept=kept) for choice, kept in results
+            make_pruned_row(choice.run, choice.reason, deleted=yes and not kept, kept=kept) for choice, kept in results
         ]
         following = shlex.join(["verl-otel", "runs", *_name_folder(base)])
         print_json(fill(Pruned, None, runs=rows, next=[following]))

@@ -47,7 +47,6 @@ from typing import Any, Final, NamedTuple
 from verl_otel import config
 from verl_otel._internal import safe_files
 from verl_otel.cli import discover, options, stack_components
-from verl_otel.cli import stack_components as stack_addresses
 from verl_otel.cli.discover import Server, TargetList, print_once
 from verl_otel.cli.serving import HttpAuth, catch_signals
 from verl_otel.cli.stack_components import ClusterPlan, Plan, StackProcess
@@ -133,7 +132,7 @@ def find_program(program: Program, given: Path | None = None) -> Path:
     )
 
 
-# -- Run a Collector and a Prometheus for the trainings of this machine, until stopped --
+# -- the command --
 
 DATA: Final = "~/.local/state/verl-otel/stack"
 LOOK_SECONDS: Final = 0.5
@@ -223,7 +222,7 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
         data = parse_path(str(arguments.data or DATA))
     except ValueError as error:
         raise VerlOtelError(f"--data {arguments.data or DATA}: {error}") from None
-    folder = config.read("run_dir", arguments.run_dir).absolute() / prometheus_targets.FOLDER
+    folder = config.read("run_dir", arguments.run_dir).absolute() / prometheus_targets.TARGETS_FOLDER
     for option, path in (
         ("--data", data),
         ("--run-dir", folder),
@@ -232,8 +231,8 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
             safe_files.make_folder(path)
         except OSError as error:
             raise VerlOtelError(f"{option} {path}: {error.strerror}") from None
-    outside = service.host if service is not None else stack_addresses.HOST
-    addresses = stack_addresses.choose_addresses(os.environ, free=arguments.free_ports, outside=outside)
+    outside = service.host if service is not None else stack_components.HOST
+    addresses = stack_components.choose_addresses(os.environ, free=arguments.free_ports, outside=outside)
     in_cluster = service.plan(data) if service is not None else None
     profile = arguments.profile or options.load_profile()
     return Plan(
@@ -279,7 +278,7 @@ def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProce
         names = (*names, "grafana")
     if plan.cluster is not None:
         names = (*names, "discovery")
-    stack_addresses.check_free(plan.addresses, names)
+    stack_components.check_free(plan.addresses, names)
     return children
 
 

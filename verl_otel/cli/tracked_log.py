@@ -18,11 +18,11 @@ from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step
 from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
-from verl_otel.cli import explain as recorded
-from verl_otel.cli import learning as words
 from verl_otel.cli import options, wording
-from verl_otel.cli.documents import explain_log as document
+from verl_otel.cli.documents.explain_log import UNKNOWN, advise_on, list_missing, list_next, make_explain_log
+from verl_otel.cli.explain import BRIEF_LINES, VERDICT_LINES, WIDTH
 from verl_otel.cli.formatting import SENTENCE, align, number, print_json, wrap
+from verl_otel.cli.learning import MAX_KEY, choose_signals, describe_learning, figure
 from verl_otel.cli.run_folders import is_run
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
@@ -74,10 +74,10 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
             return 2
     learning = signals.judge([(step.number, step.values) for step in log.steps], options.load_profile())
     if arguments.json:
-        print_json(document.make(log, learning, chosen))
+        print_json(make_explain_log(log, learning, chosen))
         return 0
     lines = list(_render(log, learning, chosen, whole=arguments.step is not None))
-    most = recorded.MAX_LINES if arguments.brief else MAX_LINES
+    most = BRIEF_LINES if arguments.brief else MAX_LINES
     if arguments.brief:
         lines = [line for line in lines if line]
     if len(lines) > most:
@@ -106,19 +106,14 @@ def _render(log: TrackedLog, learning: Learning, chosen: Sequence[Step], *, whol
         ("Steps" if whole else "Slow steps", _describe_steps(log, learning, chosen, whole=whole)),
         (
             f"Learning (thresholds: profile {show(learning.profile.name)})",
-            []
-            if whole
-            else (
-                f"  {line}"
-                for line in words.describe_learning(learning, recorded.WIDTH - 2, words.choose_signals(learning))
-            ),
+            [] if whole else (f"  {line}" for line in describe_learning(learning, WIDTH - 2, choose_signals(learning))),
         ),
         ("Engine and trainer", [] if whole else _describe_off_policy(log)),
         (
             "What this log does not show",
-            (f"  {sentence}" for text in (*document.list_missing(log), *document.UNKNOWN) for sentence in _wrap(text)),
+            (f"  {sentence}" for text in (*list_missing(log), *UNKNOWN) for sentence in _wrap(text)),
         ),
-        ("Next", (f"  {line}" for line in document.list_next(log, chosen, whole=whole))),
+        ("Next", (f"  {line}" for line in list_next(log, chosen, whole=whole))),
     ):
         block = list(lines)
         if block:
@@ -128,7 +123,7 @@ def _render(log: TrackedLog, learning: Learning, chosen: Sequence[Step], *, whol
 
 
 def _wrap(text: str) -> list[str]:
-    return wrap(show(text, SENTENCE), recorded.WIDTH - 2, rest="  ")
+    return wrap(show(text, SENTENCE), WIDTH - 2, rest="  ")
 
 
 def _head(log: TrackedLog) -> Iterator[str]:
@@ -169,7 +164,7 @@ def _list_phases(log: TrackedLog) -> Iterator[str]:
     rows = [("phase", "share", "total", "median", "longest", "at step", "steps")]
     rows += [
         (
-            show(f"{phase.name}{' (after the step)' if phase.outside else ''}", words.MAX_KEY), wording.share(phase.share), seconds(phase.seconds),
+            show(f"{phase.name}{' (after the step)' if phase.outside else ''}", MAX_KEY), wording.share(phase.share), seconds(phase.seconds),
             seconds(phase.median), seconds(phase.longest), str(phase.longest_step), f"{phase.steps:,}",
         )
         for phase in log.phases[:PHASE_LINES]
@@ -220,9 +215,9 @@ def _describe_steps(log: TrackedLog, learning: Learning, chosen: Sequence[Step],
         others = step_lengths.find_comparable(steps, step)
         usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
         yield f"  Step {number(step)} took {seconds(step.seconds)}{usual}"
-        for verdict in step.verdicts[: recorded.VERDICT_LINES]:
+        for verdict in step.verdicts[:VERDICT_LINES]:
             yield from (f"    {line}" for line in _wrap(wording.describe_verdict(verdict)))
-            yield from (f"    {line}" for line in _wrap(f"To do: {document.advise_on(verdict)}"))
+            yield from (f"    {line}" for line in _wrap(f"To do: {advise_on(verdict)}"))
         if whole or not step.verdicts:
             yield from _list_step(step, others)
         if whole:
@@ -237,7 +232,7 @@ def _list_step(step: Step, others: Sequence[Step]) -> Iterator[str]:
             usual.setdefault(name, []).append(length)
     for name, length in sorted(tracked_log.list_lengths(step).items(), key=lambda pair: -pair[1])[:PHASE_LINES]:
         also = f" (others: median {seconds(median(usual[name]))})" if name in usual else ""
-        yield f"    {seconds(length):>9}  {show(name, words.MAX_KEY)}{also}"
+        yield f"    {seconds(length):>9}  {show(name, MAX_KEY)}{also}"
 
 
 def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[str]:
@@ -246,7 +241,7 @@ def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[st
     for signal in learning.signals if own else ():
         if own and signal.key in own.values:
             middle = median(value for one in log.steps if math.isfinite(value := one.values.get(signal.key, math.nan)))
-            yield f"    {words.figure(own.values[signal.key]):>9}  {show(signal.name, words.MAX_KEY)} (median of all steps {words.figure(middle)})"
+            yield f"    {figure(own.values[signal.key]):>9}  {show(signal.name, MAX_KEY)} (median of all steps {figure(middle)})"
 
 
 def _describe_off_policy(log: TrackedLog) -> Iterator[str]:

@@ -143,9 +143,11 @@ def name_part(part: Part) -> str:
 
 def describe_held(steps: Sequence[Step]) -> str:
     """Return how many of the steps of a run took longer than usual, and by how much in all."""
-    savings = [sum_savings(step) for step in steps if step.verdicts]
-    count = f"{len(savings):,} of {counted(len(steps), 'step')}"
-    return f"{count} took longer than usual, by {seconds(sum(savings))} in all"
+    held = [step for step in steps if step.verdicts]
+    late = sum(all(verdict.kind == "between" for verdict in step.verdicts) for step in held)
+    count = f"{len(held) - late:,} of {counted(len(steps), 'step')} took longer than usual"
+    after = f", after {late:,} the next one started late" if late else ""
+    return f"{count}{after}, by {seconds(sum(map(sum_savings, held)))} in all"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:

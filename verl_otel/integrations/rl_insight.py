@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import PATCHED, Hook, register
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 PACKAGE: Final = "rl_insight"
 VERSION: Final = "0.3.0+verl.otel"
@@ -87,9 +87,9 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update({_MARKER: True, "__doc__": "RL-Insight's functions, answered by verl-otel."})
-        from verl_otel.integrations import rl_insight_shim as shim
+        from verl_otel.integrations import rl_insight_shim
 
-        vars(module).update({function: getattr(shim, function) for function in _CONTENTS[module.__name__]})
+        vars(module).update({function: getattr(rl_insight_shim, function) for function in _CONTENTS[module.__name__]})
         if module.__name__ == PACKAGE:
             exported_names = sorted(["__version__", *(name for name in vars(module) if not name.startswith("_"))])
             vars(module).update(__version__=VERSION, __all__=exported_names)

@@ -19,19 +19,15 @@ from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import coerce_attribute, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.context import context_access
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.instruments import Counter, Gauge, Histogram, valid_bounds
-from verl_otel.recording.span import Span, local_span
-from verl_otel.recording.span import current as current_span
-from verl_otel.recording.state import RECORDER
-from verl_otel.recording.state import keep as keep_span
-from verl_otel.resource import build as build_resource
+from verl_otel.recording.span import Span, current_span, local_span
+from verl_otel.recording.state import RECORDER, keep_span
+from verl_otel.resource import build_resource
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import current as current_session
-from verl_otel.session.prometheus_targets import add_entries as add_targets
-from verl_otel.session.prometheus_targets import make_entry as make_target
-from verl_otel.session.prometheus_targets import read_own as read_targets
+from verl_otel.session import current_session
+from verl_otel.session.prometheus_targets import add_targets, make_target, read_own_targets
 
 HOOKED: Final = {
     "rank_": frozenset(
@@ -72,7 +68,7 @@ def trace_span(*, name: str, start_time_ns: int, end_time_ns: int, attributes: M
         return
     with error_boundary.suppress_errors("rl_insight"):
         span = Span(CallSite("span", to_text(name)), _clean(attributes))
-        outer: Any = current_span() or otel_context().get()
+        outer: Any = current_span() or context_access().get()
         parent = local_span(outer)
         while parent is not None and parent.start_ns > start_time_ns:
             outer = None if parent.site.spec.root else parent.outer  # the submitter of a trajectory does not enclose it
@@ -290,7 +286,7 @@ def _add(addresses: list[str], job: str, labels: list[dict[str, str]]) -> None:
     current = current_session()
     if current is None or not current.config.exporters:
         return
-    existing = {address for entry in read_targets(current.config) for address in entry["targets"]}
+    existing = {address for entry in read_own_targets(current.config) for address in entry["targets"]}
     resource = build_resource(current.config)
     entries = []
     for address, extra in list(zip(addresses, labels, strict=True))[:MAX_ADDRESSES]:

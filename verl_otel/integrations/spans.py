@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording.context import context_access as otel_context
-from verl_otel.recording.span import Span, local_span
-from verl_otel.recording.span import current as current_span
+from verl_otel.recording.context import context_access
+from verl_otel.recording.span import Span, current_span, local_span
 from verl_otel.recording.state import RECORDER
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 
 def find_enclosing(verb: str) -> Span | None:
@@ -43,7 +42,7 @@ A value takes the class name of the actor and returns the span of one call, not 
 
 def current_span_context() -> Any:
     """Return OpenTelemetry's ``SpanContext`` of the current span, of whatever tracer; one that is not valid if there is none."""
-    context = otel_context()
+    context = context_access()
     return context.span_of(context.get()).get_span_context()
 
 

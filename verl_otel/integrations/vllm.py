@@ -26,7 +26,7 @@ from verl_otel.integrations.patch import Hook, argument, register
 from verl_otel.integrations.spans import make_headers, open_provider
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.state import RECORDER
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _NO_ENDPOINT: Final = "verl_otel"

@@ -171,6 +171,6 @@ def phase_site(key: str, *, hook: bool = False) -> CallSite:
 process_state.register(reset=_sites.clear)
 
 
-def was_used(key: str) -> bool:
+def is_used_phase(key: str) -> bool:
     """Return whether a phase of this key was opened in this process."""
     return (key, True) in _sites or (key, False) in _sites

@@ -25,13 +25,12 @@ from verl_otel.model import (
     Point,
     SpanRecord,
 )
-from verl_otel.recording import context, convention_aliases, own_loop, sampled_timers, series, state
-from verl_otel.recording import span as spans
+from verl_otel.recording import convention_aliases, own_loop, sampled_timers, series, state
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.duration_stats import DURATIONS, DurationLog
 from verl_otel.recording.sampling import MARKS, POLICY
 from verl_otel.recording.series import bound_labels, bound_point
-from verl_otel.recording.span import Span, clock, release_ended_parents
+from verl_otel.recording.span import Span, clock, create_child_ids, create_root_ids, release_ended_parents
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import SERVER, SPANS, STATUS_UNSET
@@ -196,13 +195,9 @@ def _identify(chunk: list[Span]) -> None:
                 roots.append(span)
             elif type(outer) is Span and (type(outer.ids) is SpanIds or _has_ids(outer)):
                 waiting.append(span)
-    random_ids = context.make_span_ids(len(waiting))
-    with spans._ids_lock:
-        for span, span_id in zip(waiting, random_ids, strict=True):
-            if span.ids is None:
-                span.ids = (span.outer.ids, span_id or 1)
+    create_child_ids(waiting)
     if roots:
-        spans.create_root_ids(roots)
+        create_root_ids(roots)
 
 
 def _has_ids(span: Span) -> bool:

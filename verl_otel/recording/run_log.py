@@ -15,7 +15,7 @@ from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import AttributeValue, LogRecord
 from verl_otel.recording import state
 from verl_otel.recording.attribute_values import coerce_attribute, to_name, to_number
-from verl_otel.recording.span import Span, current
+from verl_otel.recording.span import Span, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
@@ -133,7 +133,7 @@ def add_step(scope: str, step: int | None, fields: Mapping[str, AttributeValue],
         else:
             _Log.pending.append(entry)
     if merged and is_enabled(level):
-        add(LogRecord(time.time_ns(), level, scope, step, merged, *find_ids(current() or find_begun(step))))
+        add(LogRecord(time.time_ns(), level, scope, step, merged, *find_ids(current_span() or find_begun(step))))
 
 
 def find_begun(number: int | None) -> Span | None:
@@ -170,7 +170,7 @@ def log(scope: str, /, *, level: str = "INFO", **fields: object) -> None:
     if not RECORDER.on or not is_enabled(severity):
         return
     with error_boundary.suppress_errors("log"):
-        span = current()
+        span = current_span()
         number = to_number(fields.pop("step", None))
         step = find_step(span) if number is None else int(number)
         values = {_field_name(name): coerce_attribute(fields[name]) for name in list(fields)[:MAX_FIELDS]}

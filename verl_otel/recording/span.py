@@ -36,7 +36,14 @@ from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import OPEN_FACTOR, RECORDER, count_dropped, wall_offset_ns, weigh_beyond
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import spans as semconv
+from verl_otel.semconv.spans import (
+    MAX_LINKS,
+    STATUS_ERROR,
+    STATUS_OK,
+    STATUS_UNSET,
+    TRACESTATE_TRAJECTORY,
+    TRACESTATE_VALIDATION,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -129,7 +136,7 @@ class SpanDetail:
         self.name = ""
         self.scores: tuple[float, ...] = ()
         """All scores of a batch; the attribute holds the first ones only."""
-        self.status = semconv.STATUS_UNSET
+        self.status = STATUS_UNSET
 
 
 class Span:
@@ -433,7 +440,7 @@ class Span:
             return
         detail = self.detail
         detail.error = name
-        detail.status = semconv.STATUS_ERROR
+        detail.status = STATUS_ERROR
         self.set_attribute(attr.ERROR_TYPE, name)
         self.record_exception(error)
         if RECORDER.capture_content:
@@ -636,7 +643,7 @@ class Span:
         detail = self.detail
         if detail.links is None:
             detail.links = []
-        if len(detail.links) >= semconv.MAX_LINKS:
+        if len(detail.links) >= MAX_LINKS:
             self._drop(LINKS)
             return
         detail.links.append(record)
@@ -660,7 +667,7 @@ class Span:
         except Exception as error:
             error_boundary.may_propagate(error)
             return
-        if number in (semconv.STATUS_UNSET, semconv.STATUS_OK, semconv.STATUS_ERROR):
+        if number in (STATUS_UNSET, STATUS_OK, STATUS_ERROR):
             self.detail.status = int(number)
         text = description if text is None else text
         if RECORDER.capture_content and text is not None:  # OpenTelemetry's helpers put the exception message here
@@ -746,7 +753,7 @@ def _to_time(timestamp: object) -> int:
     return int(number) if number is not None and 0 < number <= _LARGEST else time.time_ns()
 
 
-def current() -> Span | None:
+def current_span() -> Span | None:
     """Return the current span if it is a verl-otel span."""
     return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None
 
@@ -759,8 +766,8 @@ def _child_ids(parent: SpanIds, span_id: int) -> SpanIds:
 def _root_state(root: Span) -> str:
     """Return the trace state of the trace that a span begins."""
     state = root.site.spec.state
-    if state == semconv.TRACESTATE_TRAJECTORY and root.attributes.get(attr.VALIDATE) is True:
-        return semconv.TRACESTATE_VALIDATION
+    if state == TRACESTATE_TRAJECTORY and root.attributes.get(attr.VALIDATE) is True:
+        return TRACESTATE_VALIDATION
     return state
 
 
@@ -788,6 +795,15 @@ def create_root_ids(roots: list[Span]) -> None:
                     span.ids = _new(SpanIds, (trace_id, span_id or 1, 0, flags, _root_state(span), offset))
                 except Exception as error:
                     error_boundary.may_propagate(error)
+
+
+def create_child_ids(spans: list[Span]) -> None:
+    """Create the ids of children of spans that have ids, all at once."""
+    random_ids = make_span_ids(len(spans))
+    with _ids_lock:
+        for span, span_id in zip(spans, random_ids, strict=True):
+            if span.ids is None:
+                span.ids = (span.outer.ids, span_id or 1)
 
 
 _GENERATOR: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR

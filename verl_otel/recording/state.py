@@ -109,7 +109,7 @@ class RecorderState:
 RECORDER: Final = RecorderState()
 
 
-def keep(span: Span) -> None:
+def keep_span(span: Span) -> None:
     """Add an ended span that was not entered to the next drain, or drop and count it."""
     if len(RECORDER.ended) < RECORDER.capacity:
         RECORDER.ended.append(span)

@@ -9,9 +9,9 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from verl_otel import config as settings
 from verl_otel import early_imports, resource
 from verl_otel._internal import error_boundary
+from verl_otel.config import Config, is_enabled, is_unset, load_config, to_variables
 from verl_otel.model import AttributeValue
 from verl_otel.resource import add_describer
 from verl_otel.session import children, signals
@@ -23,7 +23,7 @@ _registered = False
 _NOTHING: Final = "verl-otel: enabled, but this program recorded nothing: it used neither a trainer of verl nor a function of verl_otel"
 
 
-def current() -> Session | None:
+def current_session() -> Session | None:
     """Return the session of this process, or None."""
     return Current.session
 
@@ -34,11 +34,11 @@ def init(**keywords: object) -> None:
     Raises:
         ConfigError: A setting cannot be used.
     """
-    variables = settings.to_variables(keywords)
+    variables = to_variables(keywords)
     if keywords.get("enabled") is None:
         keywords["enabled"] = "1"
-    config = settings.load(None, **keywords)
-    if not config.enabled or not (settings.is_unset() or settings.is_enabled()):
+    config = load_config(None, **keywords)
+    if not config.enabled or not (is_unset() or is_enabled()):
         return
     _discard_unused(variables)
     _start(config, lazy=False, variables=variables)
@@ -65,13 +65,11 @@ def start_lazily() -> None:
     Raises:
         ConfigError: A setting cannot be used.
     """
-    if settings.is_enabled():
-        _start(settings.load(), lazy=True)
+    if is_enabled():
+        _start(load_config(), lazy=True)
 
 
-def _start(
-    config: settings.Config, *, lazy: bool, forked: bool = False, variables: Mapping[str, str] | None = None
-) -> None:
+def _start(config: Config, *, lazy: bool, forked: bool = False, variables: Mapping[str, str] | None = None) -> None:
     global _registered
     if Current.session is not None:
         return
@@ -120,7 +118,7 @@ def wake() -> None:
         session.wake()
 
 
-def describe(attributes: Mapping[str, AttributeValue]) -> None:
+def describe_resource(attributes: Mapping[str, AttributeValue]) -> None:
     """Add resource attributes of this process. An attribute that is set stays; files that are open use the new ones from now on."""
     resource.describe(attributes)
     session = Current.session

@@ -13,26 +13,24 @@ from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
-from verl_otel import config as settings
 from verl_otel import early_imports, resource, system, watchdog
 from verl_otel._internal import error_boundary, log_lines, process_state, safe_files
 from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel._version import __version__
-from verl_otel.config import Config
+from verl_otel.config import Config, find_endpoint, find_temporary_dir, find_unknown, load_config, with_run
 from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, Resource, Scope, SpanRecord
-from verl_otel.recording import collection, context, own_loop, series, state
-from verl_otel.recording import run_log as recorded_log
+from verl_otel.recording import collection, context, own_loop, run_log, series, state
 from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL, metric_names
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, run_log, run_manifest, same_name, self_metrics
+from verl_otel.session import children, prometheus_targets, run_manifest, same_name, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
-from verl_otel.session.run_log import RunLog
+from verl_otel.session.run_log import RunLog, start_run_log, stop_run_log
 from verl_otel.session.run_status import RunStatus
 from verl_otel.session.self_metrics import OverheadMeter, estimate_recording
 from verl_otel.session.shared_trajectories import SharedTrajectories
@@ -76,7 +74,7 @@ class DrainSchedule:
         return (
             now - self._drained_at < self._rest_seconds
             and not RECORDER.pending_points
-            and not recorded_log.has_records()
+            and not run_log.has_records()
             and self._knows_all_open()
             and not series.has_new_values()
         )
@@ -108,11 +106,11 @@ def _apply_to_recording(config: Config) -> None:
 
 def _warn_of_settings(config: Config) -> None:
     """Log which variables of the environment have no effect, and where files are that the user would look for in their home folder."""
-    unknown = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in settings.find_unknown().items()]
+    unknown = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in find_unknown().items()]
     if unknown:
         message = "verl-otel: no such setting, without effect: %s. See verl-otel check"
         error_boundary.warn_once("unknown settings", message, ", ".join(unknown))
-    if config.run_dir == settings.find_temporary_dir() and "file" in config.exporters:
+    if config.run_dir == find_temporary_dir() and "file" in config.exporters:
         message = (
             "verl-otel: the home folder cannot be written: files are in %s. VERL_OTEL_RUN_DIR names another folder"
         )
@@ -173,7 +171,7 @@ class Session:
         self._job = ""
         inherited = children.find_inherited_run()
         if inherited is not None and config.run_id in ("", inherited.run_id):
-            self.config = settings.with_run(config, *inherited)
+            self.config = with_run(config, *inherited)
         else:
             launcher = _find_launcher()
             run_id = resource.find_run_id(config, launcher=launcher)
@@ -186,7 +184,7 @@ class Session:
                     "verl-otel: the ranks of each node are a run of their own, because nothing tells this job from others on all nodes: "
                     "set VERL_OTEL_RUN_ID to one name of the job",
                 )
-            self.config = settings.with_run(config, run_id, config.run_attempt)
+            self.config = with_run(config, run_id, config.run_attempt)
         self.variables = dict(variables or {})
         self.began = clock()
         """When telemetry began in this process, on the clock of spans."""
@@ -244,7 +242,7 @@ class Session:
         children.publish(self.config)
         self_metrics.register(self._list_sending, self._measure_overhead, lambda: self._overhead.used)
         system.install()
-        run_log.start(self.config)
+        start_run_log(self.config)
         RECORDER.on = True
         if not lazy:
             self._open()
@@ -302,7 +300,7 @@ class Session:
         with error_boundary.suppress_errors("collectors"):
             if self._hardware is not None:
                 self._hardware.stop(deadline)
-        run_log.stop()
+        stop_run_log()
         self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
         self._close_exporters(deadline)
         collection.stop_observing()
@@ -358,7 +356,7 @@ class Session:
         with error_boundary.suppress_errors("collectors"):
             if self._hardware is not None:
                 self._hardware.after_fork()
-        run_log.stop()
+        stop_run_log()
         self._for_each("abandon", lambda exporter: exporter.after_fork())
 
     # -- the run ------------------------------------------------------------------------------------------------------
@@ -382,10 +380,10 @@ class Session:
             attempt = run_manifest.begin_attempt(self.config.run_path, self._started, self._job)
             names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
             self.record_run({name: value for name, value in names.items() if value})
-            self.config = settings.with_run(self.config, self.config.run_id, attempt)
+            self.config = with_run(self.config, self.config.run_id, attempt)
             children.publish(self.config)
         elif self.config.stalls and self.config.exporters:  # the watchdog has made the folder
-            run_manifest.note_destination(self.config.run_path, self.config.exporters, settings.find_endpoint())
+            run_manifest.note_destination(self.config.run_path, self.config.exporters, find_endpoint())
 
     def _resume_run(self) -> None:
         """Begin the run that the environment names, if this process is the one with the training loop."""
@@ -409,7 +407,7 @@ class Session:
 
     def reload_settings(self) -> None:
         """Use exporters that the environment has named since the start: an OTLP endpoint that became known when a cluster was joined."""
-        loaded = settings.load({**os.environ, **self.variables})
+        loaded = load_config({**os.environ, **self.variables})
         config = replace(self.config, exporters=loaded.exporters, token_file=loaded.token_file)
         early_imports.load(config)
         if not self._collect_lock.acquire(timeout=OPEN_WAIT_SECONDS):
@@ -425,7 +423,7 @@ class Session:
     def describe(self) -> None:
         """Add the attributes that were described since the exporters were opened. Attributes that they have stay as they are."""
         if self.opened:
-            attributes = resource.build(self.config).attributes
+            attributes = resource.build_resource(self.config).attributes
             self.resource = Resource({**attributes, **self.resource.attributes})
             self._update_resource()
 
@@ -448,7 +446,7 @@ class Session:
             self.end_run()
             yield
             return
-        targets = prometheus_targets.read_own(self.config)
+        targets = prometheus_targets.read_own_targets(self.config)
         prometheus_targets.remove_run(self.config)
         with error_boundary.suppress_errors("black box"):
             watchdog.end_run(self.config)
@@ -458,7 +456,7 @@ class Session:
             with error_boundary.suppress_errors("black box"):
                 watchdog.resume_run(self.config)
             if targets:
-                prometheus_targets.add_entries(self.config, targets)
+                prometheus_targets.add_targets(self.config, targets)
 
     def _record_end(self) -> None:
         if self._began_run and not self._ended_run:
@@ -530,7 +528,7 @@ class Session:
                 batch = batch._replace(spans=(*batch.spans, *user_spans))
             self.recorded = self.recorded or bool(batch.spans or batch.points or batch.open_spans)
             self._resume_run()
-            if not self.opened and (self.recorded or recorded_log.is_waiting()):
+            if not self.opened and (self.recorded or run_log.is_waiting()):
                 self._open()
             if self.opened:
                 self._dispatch(batch)
@@ -582,7 +580,7 @@ class Session:
         writes = "file" in self.config.exporters
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
-        self.resource = resource.build(self.config)
+        self.resource = resource.build_resource(self.config)
         if self.config.hardware and self.config.exporters and not self._stopping:  # no driver is asked at the end
             self._hardware = collectors.Reader(self.config)
         self._open_watchdog()

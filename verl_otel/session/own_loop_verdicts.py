@@ -66,7 +66,7 @@ class _Judge:
 def _measure_tail(step: EndedStep) -> None:
     from verl_otel.analysis.gpu import live_estimate
 
-    window = live_estimate.Window(step.start, step.stop, step.phases)
-    share = live_estimate.find_tail(window, step.trajectories.stops)
+    window = live_estimate.StepWindow(step.start, step.stop, step.phases)
+    share = live_estimate.find_tail_share(window, step.trajectories.stops)
     if share is not None:
         gauge(metric_names.ROLLOUT_TAIL_SHARE).set(share)

@@ -160,7 +160,7 @@ class Outcome(NamedTuple):
     """What Prometheus did; None if it was not asked."""
 
 
-def add(path: Path, sources: Sequence[str], urls: Sequence[str] = ()) -> Outcome:
+def add_job(path: Path, sources: Sequence[str], urls: Sequence[str] = ()) -> Outcome:
     """Add the job of verl-otel to a file, and have Prometheus load it.
 
     Args:
@@ -171,7 +171,7 @@ def add(path: Path, sources: Sequence[str], urls: Sequence[str] = ()) -> Outcome
     return _edit(path, lambda text: prometheus_block.add_sources(text, sources), sources, urls)
 
 
-def remove(path: Path, sources: Sequence[str] | None = None, urls: Sequence[str] = ()) -> Outcome:
+def remove_job(path: Path, sources: Sequence[str] | None = None, urls: Sequence[str] = ()) -> Outcome:
     """Remove sources from the job of verl-otel in a file, by default all; without sources the job is removed. See `add`."""
     try:
         present = prometheus_block.read_sources(_read(path.resolve()))

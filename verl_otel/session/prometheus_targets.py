@@ -30,7 +30,7 @@ from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.system import procfs
 
-FOLDER: Final = "targets"
+TARGETS_FOLDER: Final = "targets"
 CLEAN_SECONDS: Final = 0.5
 """Seconds after which a process that starts reads no more files of others."""
 WRITE_SECONDS: Final = 1.0
@@ -60,8 +60,8 @@ _ADDRESS: Final = re.compile(
     r"(?:[a-zA-Z0-9_](?:[a-zA-Z0-9._-]{0,252}[a-zA-Z0-9_])?|\[[0-9a-fA-F:.]{2,45}(?:%\w{1,16})?\]):([0-9]{1,5})",
     re.ASCII,
 )
-Entry = dict[str, Any]
-Entries = list[Entry]
+TargetEntry = dict[str, Any]
+TargetEntries = list[TargetEntry]
 
 
 class TargetPublisher(Protocol):
@@ -70,7 +70,7 @@ class TargetPublisher(Protocol):
     def address(self) -> str:
         """Return the address at which others reach this machine; empty if it is unknown."""
 
-    def add(self, config: Config, entries: Sequence[Entry]) -> None:
+    def add(self, config: Config, entries: Sequence[TargetEntry]) -> None:
         """Add entries of this process, or replace those of the same instance."""
 
     def remove(self, config: Config) -> None:
@@ -81,7 +81,7 @@ class TargetPublisher(Protocol):
 
 
 _publishers: list[TargetPublisher] = []
-_own: dict[Path, dict[str, Entry]] = {}
+_own: dict[Path, dict[str, TargetEntry]] = {}
 """The entries of this process by file and instance. A forked child has other files."""
 _found_dead: dict[tuple[str, str, str], float] = {}
 """Unix times at which trainers were found dead, by run, instance and process id (a restarted trainer has the same instance)."""
@@ -104,16 +104,16 @@ process_state.register(after_fork=_renew_lock)
 
 def targets_path(config: Config) -> Path:
     """Return the file of this process. A run id has no ``@`` and no ``*``."""
-    return config.run_dir / FOLDER / f"{config.run_id}@{procfs.read_node_name()}-{os.getpid()}.json"
+    return config.run_dir / TARGETS_FOLDER / f"{config.run_id}@{procfs.read_node_name()}-{os.getpid()}.json"
 
 
-def add_publisher(publisher: TargetPublisher) -> None:
+def add_target_publisher(publisher: TargetPublisher) -> None:
     """Add a publisher that receives every change."""
     if publisher not in _publishers:
         _publishers.append(publisher)
 
 
-def remove_publisher(publisher: TargetPublisher) -> None:
+def remove_target_publisher(publisher: TargetPublisher) -> None:
     """Remove a publisher; nothing happens if it was not added."""
     if publisher in _publishers:
         _publishers.remove(publisher)
@@ -140,7 +140,7 @@ def _find_address() -> str:
         return socket.gethostname()
 
 
-def make_entry(resource: Resource, address: str, **labels: str) -> Entry:
+def make_target(resource: Resource, address: str, **labels: str) -> TargetEntry:
     """Return an entry: an address and labels, which are those of this process unless given.
 
     Labels that begin with ``__meta_`` are dropped by Prometheus. Other processes use them to check whether this one lives.
@@ -165,10 +165,10 @@ def make_entry(resource: Resource, address: str, **labels: str) -> Entry:
 
 def add_target(config: Config, resource: Resource, address: str) -> None:
     """Add or replace the entry of this process."""
-    add_entries(config, [make_entry(resource, address)])
+    add_targets(config, [make_target(resource, address)])
 
 
-def add_entries(config: Config, entries: Sequence[Entry]) -> None:
+def add_targets(config: Config, entries: Sequence[TargetEntry]) -> None:
     """Add entries that this process owns, or replace those of the same instance."""
     path = targets_path(config)
     _own.setdefault(path, {}).update({str(entry["labels"]["instance"]): entry for entry in entries})
@@ -219,26 +219,26 @@ def _write_own(path: Path) -> None:
         _Writing.lock.release()
 
 
-def _write(path: Path, entries: Entries) -> None:
+def _write(path: Path, entries: TargetEntries) -> None:
     safe_files.write_atomically(path, json.dumps(entries, indent=1) + "\n")
 
 
-def read_targets(path: Path) -> Entries:
+def read_targets(path: Path) -> TargetEntries:
     """Return the entries of a ``file_sd`` file; none if it is missing or damaged."""
     try:
         document = safe_files.read_json(path, MAX_BYTES)
     except (OSError, ValueError):
         return []
-    entries = map(sanitize, document) if isinstance(document, list) else ()
+    entries = map(sanitize_target, document) if isinstance(document, list) else ()
     return [entry for entry in entries if entry is not None]
 
 
-def read_own(config: Config) -> Entries:
+def read_own_targets(config: Config) -> TargetEntries:
     """Return the entries that this process has added."""
     return list(_own.get(targets_path(config), {}).values())
 
 
-def read_folder(folder: Path, *, linger: bool = False) -> Entries:
+def read_folder(folder: Path, *, linger: bool = False) -> TargetEntries:
     """Return the entries of all runs, without processes that died on this machine.
 
     Args:
@@ -260,7 +260,7 @@ def _remove_dead(folder: Path) -> None:
         return
     _cleaned.add(key)
     deadline = time.monotonic() + CLEAN_SECONDS
-    files: dict[Path, Entries] = {}
+    files: dict[Path, TargetEntries] = {}
     for path in sorted(folder.glob("*.json")):
         if time.monotonic() > deadline:
             break
@@ -280,19 +280,19 @@ class _Living:
     An address is one of a host: the loopback address of another machine is a different one.
     """
 
-    def __init__(self, entries: Entries) -> None:
+    def __init__(self, entries: TargetEntries) -> None:
         living = list(filter(_is_alive, entries))
         self._taken = {address for entry in living for address in _addresses(entry)}
         self._runs = {entry["labels"].get("verl_run_id") for entry in living if _is_trainer(entry)}
 
-    def keep(self, entries: Entries) -> Entries:
+    def keep(self, entries: TargetEntries) -> TargetEntries:
         """Return the entries without dead processes.
 
         A dead trainer stays for `LINGER` seconds, unless another trainer of its run lives, or another process has its address now.
         """
         return [kept for entry in entries if (kept := entry if _is_alive(entry) else self._linger(entry)) is not None]
 
-    def _linger(self, entry: Entry) -> Entry | None:
+    def _linger(self, entry: TargetEntry) -> TargetEntry | None:
         if not _is_trainer(entry) or entry["labels"].get("verl_run_id") in self._runs:
             return None
         if not self._taken.isdisjoint(_addresses(entry)):
@@ -301,15 +301,15 @@ class _Living:
         return marked if abs(time.time() - float(marked["labels"][_DEAD_SINCE])) < LINGER else None
 
 
-def _addresses(entry: Entry) -> list[tuple[str | None, str]]:
+def _addresses(entry: TargetEntry) -> list[tuple[str | None, str]]:
     return [(entry["labels"].get(_HOST), target) for target in entry["targets"]]
 
 
-def _is_trainer(entry: Entry) -> bool:
+def _is_trainer(entry: TargetEntry) -> bool:
     return bool(entry["labels"].get("verl_role") == "trainer")
 
 
-def _mark_dead(entry: Entry) -> Entry:
+def _mark_dead(entry: TargetEntry) -> TargetEntry:
     """Return an entry with the time at which its process was found dead."""
     labels = entry["labels"]
     dead_since = labels.get(_DEAD_SINCE, "")
@@ -319,7 +319,7 @@ def _mark_dead(entry: Entry) -> Entry:
     return {**entry, "labels": {**labels, _DEAD_SINCE: dead_since}}
 
 
-def _is_alive(entry: Entry) -> bool:
+def _is_alive(entry: TargetEntry) -> bool:
     """Return whether the process of an entry lives; True for one that is not visible to this process."""
     labels = entry["labels"]
     if labels.get(_HOST) != socket.gethostname():
@@ -333,7 +333,7 @@ def _is_alive(entry: Entry) -> bool:
 # -- entries that others have written --
 
 
-def sanitize(entry: object) -> dict[str, Any] | None:
+def sanitize_target(entry: object) -> dict[str, Any] | None:
     """Return the allowed part of an entry; None if it is not an entry, or has no valid address.
 
     Prometheus refuses a whole file for one invalid entry.

@@ -22,7 +22,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue, LogRecord, cut
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import error_name
-from verl_otel.recording.span import current
+from verl_otel.recording.span import current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
@@ -96,7 +96,7 @@ def _copy(record: logging.LogRecord, frame: FrameType | None) -> None:
             repeated = _count(str(record.pathname), int(record.lineno))
             if repeated is None:
                 return
-            span = current()
+            span = current_span()
             phase = run_log.find_phase(span)
             fields = {**_describe(record, frame), **({"phase": phase} if phase else {})}
             if repeated:

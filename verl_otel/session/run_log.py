@@ -49,7 +49,7 @@ _DETAIL: Final = {
 """Fields of the records of spans, by attribute."""
 
 
-def start(config: Config) -> None:
+def start_run_log(config: Config) -> None:
     """Set the level, and copy records of Python's ``logging``."""
     level = logs.OFF if config.log_level == "off" else logs.LEVELS[config.log_level.upper()]
     run_log.configure(level if config.exporters else logs.OFF, config.log_debug_seconds)
@@ -57,7 +57,7 @@ def start(config: Config) -> None:
         python_logging.install()
 
 
-def stop() -> None:
+def stop_run_log() -> None:
     """Copy no records of Python's ``logging`` any more."""
     python_logging.uninstall()
 

@@ -116,8 +116,6 @@ def _read_group(names: tuple[Path, str, str, str], folder: Path) -> Bound | None
     return Bound(bound, max(0, used - int(statistics.get(cache, 0)))) if bound < _UNBOUND else None
 
 
-# -- CPU, memory, disks and networks of a node, from ``/proc`` and ``/sys`` --
-
 # -- Counters of InfiniBand and RoCE ports, from ``/sys/class/infiniband`` --
 
 MAX_PORTS: Final = 16
@@ -162,7 +160,7 @@ def _read(path: Path) -> int | None:
         return None
 
 
-# -- CPU, memory, disks and networks of a node, from ``/proc`` and ``/sys`` --
+# -- the collector of a node --
 
 MAX_DEVICES: Final = 16
 """Largest number of disks, and of network interfaces, that are read."""

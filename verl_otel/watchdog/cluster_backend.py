@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 QUERY_SECONDS: Final = 2.0
 """Seconds that the monitor waits for an answer. It does not check its node meanwhile."""
-Note = dict[str, Any]
+ClusterNote = dict[str, Any]
 """The active incidents of a node: ``place``, ``time`` (Unix seconds), ``findings`` as in ``events.jsonl``."""
 
 
@@ -32,13 +32,13 @@ class ClusterBackend(Protocol):
     def explain(self, actor: str) -> DeathInfo | None:
         """Return why the process of an actor died; None if it is unknown, or if the process lives."""
 
-    def publish(self, run_id: str, node: str, note: Note | None) -> None:
+    def publish(self, run_id: str, node: str, note: ClusterNote | None) -> None:
         """Publish the incidents of this node for the monitors of other nodes; None: there are none any more."""
 
     def clear(self, run_id: str) -> None:
         """Remove the notes of all nodes: the run has ended."""
 
-    def read(self, run_id: str) -> list[Note]:
+    def read(self, run_id: str) -> list[ClusterNote]:
         """Return the notes of all nodes."""
 
     def is_connected(self) -> bool:
@@ -55,7 +55,7 @@ class _Current:
     backend: ClusterBackend | None = None
 
 
-def set_backend(backend: ClusterBackend | None) -> None:
+def set_cluster_backend(backend: ClusterBackend | None) -> None:
     """Set the cluster that `query` asks; None: no cluster."""
     _Current.backend = backend
 

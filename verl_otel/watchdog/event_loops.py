@@ -22,7 +22,7 @@ from verl_otel.model import LinkRecord
 from verl_otel.recording import collection, series
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span, clock
-from verl_otel.recording.state import RECORDER, keep
+from verl_otel.recording.state import RECORDER, keep_span
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.watchdog import process_pauses, stack_dumps
@@ -314,7 +314,7 @@ def _record(state: LoopState, *, is_worker: bool) -> None:
         span.link_record(LinkRecord(context.trace_id, context.span_id, {attr.LINK_TYPE: "culprit"}, "", 0))
     begin = state.pinged if work is None else max(state.before, min(state.pinged, work.began))
     span.start, span.stop = begin, state.answered
-    keep(span)
+    keep_span(span)
 
 
 def watch(is_worker: Callable[[], bool] = lambda: False) -> LoopWatcher | None:

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span, clock
-from verl_otel.recording.state import RECORDER, keep
+from verl_otel.recording.state import RECORDER, keep_span
 from verl_otel.semconv import attributes as attr
 
 PAUSED_SECONDS: Final = 0.2
@@ -59,7 +59,7 @@ def record(pause: Pause) -> None:
     if pause.seconds >= PAUSED_SECONDS and RECORDER.is_active:
         span = Span(_SITE, {attr.REASON: pause.reason})
         span.start, span.stop = pause.begin, pause.end
-        keep(span)
+        keep_span(span)
 
 
 class QueueTime:

@@ -38,7 +38,7 @@ from verl_otel.semconv import logs, metric_names
 from verl_otel.semconv.spans import STATUS_ERROR
 from verl_otel.system import procfs
 from verl_otel.watchdog import cluster_backend
-from verl_otel.watchdog.cluster_backend import DeathInfo, Note
+from verl_otel.watchdog.cluster_backend import ClusterNote, DeathInfo
 from verl_otel.watchdog.diagnosis import MISSING, OVERDUE, Finding
 from verl_otel.watchdog.overdue import DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
 from verl_otel.watchdog.process_table import ProcessStatus
@@ -391,10 +391,10 @@ class Reporter:
         self._oom_kills_seen = procfs.count_oom_kills()
         self._deaths: dict[str, DeathInfo | None] = {}
         self._explain_attempts: Counter[str] = Counter()
-        self._active: dict[tuple[str, str, str], Note] = {}
+        self._active: dict[tuple[str, str, str], ClusterNote] = {}
         self._published_at = float("-inf")
         self._published = False
-        self._remote_findings: list[Note] = []
+        self._remote_findings: list[ClusterNote] = []
         self._notifier = Notifier(config.on_stall, config.run_id, config.run_path)
         self._lines: deque[float] = deque(maxlen=MAX_LINES)
         """Monotonic times of the last lines of the log."""

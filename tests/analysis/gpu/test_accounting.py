@@ -160,7 +160,7 @@ def test_calls_without_a_server_side_keep_nobody_idle_for_sure():
 
 def test_nothing_known_is_nothing_accounted():
     """Without a device there is no account, and without spans all of it is start-up."""
-    assert GpuAccount(devices.find([], {})).add_window(0, 10, [], []) == ()
+    assert GpuAccount(devices.find_devices([], {})).add_window(0, 10, [], []) == ()
     assert account("sync", 0, 10) == {f"actor_rollout_ref-{rank}": {"start_up": 10} for rank in range(2)}
 
 

@@ -93,7 +93,7 @@ CUTS = st.lists(TICKS, min_size=2, max_size=5).map(sorted)
 @given(forest=FORESTS, cuts=CUTS)
 def test_causes_sum_up_to_the_window_and_windows_to_the_run(mode, forest, cuts):
     """Each device has exactly the window's nanoseconds; windows side by side give the same as the one around them."""
-    ledger = GpuAccount(devices.find(MODES[mode], {}))
+    ledger = GpuAccount(devices.find_devices(MODES[mode], {}))
     for begin, end in itertools.pairwise(cuts):
         for found in ledger.add_window(begin, end, *cut(forest, begin, end)):
             assert sum(found.nanoseconds.values()) == end - begin
@@ -119,7 +119,7 @@ def test_order_and_names_do_not_matter(forest, seed):
     roots, trajectories = (seed.sample(part, len(part)) for part in forest)
     renamed = [resource(*each.text("service.instance.id").rpartition("/")[2:], host="other", rank=each.attributes.get("verl.rank"))
                for each in MODES["separate"]]  # fmt: skip
-    ledger = GpuAccount(devices.find(seed.sample(renamed, len(renamed)), {}))
+    ledger = GpuAccount(devices.find_devices(seed.sample(renamed, len(renamed)), {}))
     found = {each.device: each.nanoseconds for each in ledger.add_window(0, END, roots, trajectories)}
     assert found == account("separate", 0, END, *forest)
 
@@ -139,10 +139,10 @@ def test_a_gpu_that_changes_its_role_is_idle_for_the_reason_of_the_role(turns, c
     ]
     forest = [*made, phase("gen", 0, END)], [roll(0, END, activity("tool", "agent_loop-0", 0, END))]
     expected = look("separate", cuts[0], cuts[-1], *forest)
-    ledger = GpuAccount(devices.find(MODES["separate"], {}))
+    ledger = GpuAccount(devices.find_devices(MODES["separate"], {}))
     for begin, end in itertools.pairwise([0, *cuts]):
         ledger.add_window(begin, end, *cut(forest, begin, end))
-    before = GpuAccount(devices.find(MODES["separate"], {}))
+    before = GpuAccount(devices.find_devices(MODES["separate"], {}))
     before.add_window(0, cuts[0], *cut(forest, 0, cuts[0]))
     for total, first in zip(ledger.total(), before.total(), strict=True):
         spent = {cause: ns - first.nanoseconds.get(cause, 0) for cause, ns in total.nanoseconds.items()}
@@ -181,7 +181,7 @@ def covers(span, tick):
 
 
 def look(mode, begin, end, roots, trajectories):
-    found = devices.find(MODES[mode], {})
+    found = devices.find_devices(MODES[mode], {})
     nodes = [each for root in roots for each in walk(root)]
     spent = {device.name: {} for device in found.gpus}
     for tick in range(begin, end):

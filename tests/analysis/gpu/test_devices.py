@@ -29,7 +29,7 @@ def test_processes_that_say_their_gpus_share_them_by_id():
         for rank in range(4)
     ]
     servers = [resource(f"llm_server-{host}", host=f"node-{host}", **gpus("9", "10")) for host in range(2)]
-    found = devices.find([resource("trainer-0"), *servers, *workers], {"verl.gpus": "2", "verl.nodes": "2"})
+    found = devices.find_devices([resource("trainer-0"), *servers, *workers], {"verl.gpus": "2", "verl.nodes": "2"})
     assert list(lanes(found)) == ["node-0/9", "node-0/10", "node-1/9", "node-1/10"]
     assert set(lanes(found).values()) == {"hybrid"}
     assert used(found, "llm_server-1") == ["node-1/9", "node-1/10"]
@@ -39,7 +39,7 @@ def test_processes_that_say_their_gpus_share_them_by_id():
 
 def test_two_nodes_of_ray_on_one_host_have_different_gpus():
     """The GPU 0 of each node of a cluster on one machine is another one."""
-    found = devices.find(
+    found = devices.find_devices(
         [resource(f"actor-{rank}", rank=rank, **gpus("0", node=f"{rank}abc")) for rank in range(2)], {}
     )
     assert len(found.gpus) == 2
@@ -48,7 +48,7 @@ def test_two_nodes_of_ray_on_one_host_have_different_gpus():
 def test_without_ids_each_rank_is_a_device_and_replicas_lie_over_them_in_order():
     """Four ranks and two replicas: two GPUs each, as verl places them."""
     processes = [resource(f"actor_rollout_ref-{rank}", rank=rank) for rank in (3, 1, 0, 2)]
-    found = devices.find([*processes, resource("llm_server-1"), resource("llm_server-0")], {})
+    found = devices.find_devices([*processes, resource("llm_server-1"), resource("llm_server-0")], {})
     assert used(found, "llm_server-0") == ["actor_rollout_ref-0", "actor_rollout_ref-1"]
     assert used(found, "llm_server-1") == ["actor_rollout_ref-2", "actor_rollout_ref-3"]
     assert found.replicas == 2
@@ -61,7 +61,7 @@ def test_a_standalone_replica_has_the_gpus_of_its_own_ranks():
         resource("rollout-1-0", rank=0),
         resource("rollout-1-1", rank=1),
     ]
-    found = devices.find([*processes, resource("llm_server-0"), resource("llm_server-1")], {})
+    found = devices.find_devices([*processes, resource("llm_server-0"), resource("llm_server-1")], {})
     assert used(found, "llm_server-1") == ["rollout-1-0", "rollout-1-1"]
     assert lanes(found) == {"actor_rollout_ref-0": "hybrid", "rollout-1-0": "rollout", "rollout-1-1": "rollout"}
 
@@ -69,18 +69,18 @@ def test_a_standalone_replica_has_the_gpus_of_its_own_ranks():
 def test_a_replica_whose_ranks_wrote_nothing_stands_for_itself():
     """Standalone by its own word, or with no worker of the trainer to share with: one device."""
     alone = resource("llm_server-0", verl__replica__mode="standalone")
-    assert lanes(devices.find([alone, resource("actor-0", rank=0)], {})) == {
+    assert lanes(devices.find_devices([alone, resource("actor-0", rank=0)], {})) == {
         "actor-0": "train",
         "llm_server-0": "rollout",
     }
-    assert lanes(devices.find([resource("llm_server-0")], {})) == {"llm_server-0": "rollout"}
+    assert lanes(devices.find_devices([resource("llm_server-0")], {})) == {"llm_server-0": "rollout"}
 
 
 def test_reward_models_have_gpus_of_another_use():
     """The engine of a reward model is no replica of the rollout; on a shared GPU the rollout counts."""
     own = [resource("rollout-reward-0-0", rank=0, **gpus("1")), resource("llm_server-reward-0", **gpus("1"))]
     shared = [resource("actor-0", rank=0, **gpus("0")), resource("llm_server-0", **gpus("0"))]
-    found = devices.find([*own, *shared, resource("llm_server-reward-1", **gpus("0"))], {})
+    found = devices.find_devices([*own, *shared, resource("llm_server-reward-1", **gpus("0"))], {})
     assert lanes(found) == {"node/0": "hybrid", "node/1": "reward"}
     assert found.replicas == 1
 
@@ -88,7 +88,7 @@ def test_reward_models_have_gpus_of_another_use():
 def test_other_processes_are_no_devices():
     """The trainer, agent loops and rewards use none; a GPU that a process of unknown use reserved is counted and not explained."""
     processes = [resource("trainer-0"), resource("agent_loop-0"), resource("reward-0"), resource("task-7", **gpus("5"))]
-    assert lanes(devices.find(processes, {})) == {"node/5": "other"}
+    assert lanes(devices.find_devices(processes, {})) == {"node/5": "other"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_other_processes_are_no_devices():
 )
 def test_what_is_missing_is_said(ranks, manifest, said):
     """GPUs that should be there and wrote nothing are no part of the account, and that is said."""
-    found = devices.find([resource(f"actor-{rank}", rank=rank) for rank in range(ranks)], manifest)
+    found = devices.find_devices([resource(f"actor-{rank}", rank=rank) for rank in range(ranks)], manifest)
     assert len(found.problems) == (said is not None)
     assert said is None or said in found.problems[0]
 
@@ -142,13 +142,14 @@ def test_an_own_loop_has_the_gpus_that_it_reports_as_a_metric():
     ]
     owners = devices.find_owners(series)
     loops = [resource("process-7"), resource("process-8"), resource("process-9")]
-    found = devices.find(loops, {}, owners)
+    found = devices.find_devices(loops, {}, owners)
     assert lanes(found) == {"node/1": "hybrid", "node/GPU-b": "hybrid"}
     assert used(found, "process-7") == ["node/1"]
     assert found.own == {"process-7", "process-8"}
     assert (
-        lanes(devices.find([*loops, resource("llm_server-0", verl__gpu__ids=("5",))], {}, owners))["node/1"] == "train"
+        lanes(devices.find_devices([*loops, resource("llm_server-0", verl__gpu__ids=("5",))], {}, owners))["node/1"]
+        == "train"
     )
-    ranked = devices.find([resource("actor-0", rank=0, **gpus("0"))], {}, owners)
+    ranked = devices.find_devices([resource("actor-0", rank=0, **gpus("0"))], {}, owners)
     assert list(lanes(ranked)) == ["node/0"]
     assert not ranked.own

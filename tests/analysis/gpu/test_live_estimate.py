@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes, live_estimate
 from verl_otel.analysis.gpu.accounting import GpuAccount
-from verl_otel.analysis.gpu.live_estimate import Call, Pool, Rollout, Window
+from verl_otel.analysis.gpu.live_estimate import Call, GpuPool, Rollout, StepWindow
 from verl_otel.semconv.kinds import GPU_CAUSES
 
 TIMES = st.floats(0, 100, width=32)
@@ -23,7 +23,7 @@ CALLS = st.lists(
     st.builds(lambda name, spell, blocking: Call(name, *spell, blocking), METHODS, SPELLS, st.booleans()), max_size=4
 )
 WINDOWS = st.builds(
-    lambda span, phases, *rest: Window(*span, [(key, *spell) for key, spell in phases], *rest),
+    lambda span, phases, *rest: StepWindow(*span, [(key, *spell) for key, spell in phases], *rest),
     SPELLS,
     st.lists(st.tuples(KEYS, SPELLS), max_size=6),
     CALLS,
@@ -32,7 +32,7 @@ WINDOWS = st.builds(
 ROLLOUTS = st.lists(
     st.builds(lambda spell, *rest: Rollout(*spell, *rest), SPELLS, SHARES, SHARES, SHARES, st.booleans()), max_size=8
 )
-POOLS = st.builds(Pool, st.integers(0, 16), st.integers(0, 16), st.booleans(), st.integers(1, 8))
+POOLS = st.builds(GpuPool, st.integers(0, 16), st.integers(0, 16), st.booleans(), st.integers(1, 8))
 
 
 def near(seconds):
@@ -44,7 +44,7 @@ def near(seconds):
 @given(WINDOWS, ROLLOUTS, POOLS, st.booleans())
 def test_causes_sum_up_to_the_window_times_gpus(window, rollouts, pool, asleep):
     """Whatever was noted, every GPU has every second once, and no cause is outside of the ledger's."""
-    spent = live_estimate.spend(window, rollouts, pool, asleep=asleep).by_cause()
+    spent = live_estimate.account_gpu_time(window, rollouts, pool, asleep=asleep).by_cause()
     assert sum(spent.values()) == near((window.end - window.begin) * (pool.trains + pool.generates))
     assert set(spent) <= set(GPU_CAUSES)
     assert min(spent.values(), default=1) > 0
@@ -56,7 +56,7 @@ def test_causes_sum_up_to_the_window_times_gpus(window, rollouts, pool, asleep):
 def test_the_tail_is_a_share_of_the_step(spells, window):
     """It lies between 0 and the share of the time in which the trainer waited for samples."""
     window = window._replace(phases=[("gen", *window[:2])])
-    share = live_estimate.find_tail(window, [start + seconds for start, seconds in spells])
+    share = live_estimate.find_tail_share(window, [start + seconds for start, seconds in spells])
     assert (share is None) == (len(spells) == 1 or window.begin == window.end)
     assert share is None or 0 <= share <= 1
 
@@ -75,8 +75,8 @@ def test_the_tail_is_a_share_of_the_step(spells, window):
 )
 def test_how_long_the_slowest_are_waited_for(ends, expected):
     """From when all but 5 % had ended to the last one's end, while the trainer waits for samples."""
-    window = Window(0.0, 100.0, [("submit", 0.0, 1.0), ("gen", 1.0, 95.0), ("update_actor", 95.0, 100.0)])
-    assert live_estimate.find_tail(window, ends) == (None if expected is None else pytest.approx(expected))
+    window = StepWindow(0.0, 100.0, [("submit", 0.0, 1.0), ("gen", 1.0, 95.0), ("update_actor", 95.0, 100.0)])
+    assert live_estimate.find_tail_share(window, ends) == (None if expected is None else pytest.approx(expected))
 
 
 @pytest.mark.parametrize(
@@ -90,39 +90,39 @@ def test_how_long_the_slowest_are_waited_for(ends, expected):
 )
 def test_one_trajectory_on_four_gpus(rollout, expected):
     """It keeps one replica busy while it is in its calls; the others wait for it."""
-    spent = live_estimate.spend(Window(0, 5, [("gen", 0, 5)]), [rollout], Pool(4)).by_cause()
+    spent = live_estimate.account_gpu_time(StepWindow(0, 5, [("gen", 0, 5)]), [rollout], GpuPool(4)).by_cause()
     assert spent == {cause: near(seconds) for cause, seconds in expected.items()}
 
 
 def test_a_future_is_read_in_the_innermost_phase_around_its_call():
     """The phase of the trainer's own that is around it has other work after it; a call outside of all phases is as long as it took."""
     phases = [("gen", 0, 2), ("update_critic", 3, 6), ("own", 2, 9)]
-    window = Window(0, 12, phases, [Call("train_batch", 4, 4.5, False), Call("train_batch", 10, 11, False)])
-    assert live_estimate.spend(window, [], Pool(1)).trainer == {"rollout_wait": 2, "data": 7, "train": 3}
+    window = StepWindow(0, 12, phases, [Call("train_batch", 4, 4.5, False), Call("train_batch", 10, 11, False)])
+    assert live_estimate.account_gpu_time(window, [], GpuPool(1)).trainer == {"rollout_wait": 2, "data": 7, "train": 3}
 
 
 def test_a_wait_for_samples_while_no_trajectory_is_open_is_a_cause_of_its_own():
     """On both sides, from the first trajectory of the run on; while one is open, the trainer's GPUs wait for rollouts whatever it does."""
-    window = Window(0, 10, [("gen", 0, 10)])
-    pool = Pool(1, 1, hybrid=False)
-    spent = live_estimate.spend(window, [Rollout(0, 4, 0.5)], pool)
+    window = StepWindow(0, 10, [("gen", 0, 10)])
+    pool = GpuPool(1, 1, hybrid=False)
+    spent = live_estimate.account_gpu_time(window, [Rollout(0, 4, 0.5)], pool)
     assert spent.trainer == {"rollout_wait": near(4), "none_open": near(6)}
     assert spent.rollouts == {"rollout": near(2), "rollout_wait": near(2), "none_open": near(6)}
-    assert live_estimate.spend(window, [], pool, recorded=True).rollouts == {"none_open": near(10)}
-    assert live_estimate.spend(window, [], pool).rollouts == {"rollout_wait": near(10)}
+    assert live_estimate.account_gpu_time(window, [], pool, recorded=True).rollouts == {"none_open": near(10)}
+    assert live_estimate.account_gpu_time(window, [], pool).rollouts == {"rollout_wait": near(10)}
 
 
 def test_gpus_apart_are_accounted_for_apart():
     """While the trainer's train the others generate; while it waits for samples its own are idle, and lent ones generate."""
-    window = Window(0, 10, [("gen", 0, 4), ("update_actor", 4, 10)], [Call("update_actor", 5, 10)])
+    window = StepWindow(0, 10, [("gen", 0, 4), ("update_actor", 4, 10)], [Call("update_actor", 5, 10)])
     rollouts = [Rollout(0, 10, 1.0)] * 8
-    spent = live_estimate.spend(window, rollouts, Pool(2, 6, hybrid=False))
+    spent = live_estimate.account_gpu_time(window, rollouts, GpuPool(2, 6, hybrid=False))
     assert spent.trainer == {"rollout_wait": near(8), "data": near(2), "train": near(10)}
     assert spent.rollouts == {"rollout": near(60)}
-    taken = live_estimate.spend(window, rollouts, Pool(2, 6), asleep=True)
+    taken = live_estimate.account_gpu_time(window, rollouts, GpuPool(2, 6), asleep=True)
     assert taken == spent._replace(asleep=True)
-    lent = live_estimate.spend(
-        window._replace(phases=[("switch_to_rollout", 0, 0), *window.phases]), rollouts, Pool(2, 6)
+    lent = live_estimate.account_gpu_time(
+        window._replace(phases=[("switch_to_rollout", 0, 0), *window.phases]), rollouts, GpuPool(2, 6)
     )
     assert (lent.trainer["rollout"], lent.rollouts["rollout"]) == (near(8), near(60))
     assert not lent.asleep
@@ -162,9 +162,9 @@ def tell(gpus, seed):
         for rank in range(gpus)
         for role in ("actor_rollout_ref", "llm_server")
     ]
-    ledger = GpuAccount(devices.find(processes, {}))
+    ledger = GpuAccount(devices.find_devices(processes, {}))
     ledger.add_window(second, int(end * second), [trees.step(0, int(end * second), *spans)], rolls)
-    return ledger.total(), Window(1, end, phases, calls), told
+    return ledger.total(), StepWindow(1, end, phases, calls), told
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])
@@ -176,7 +176,7 @@ def test_it_agrees_with_the_files(gpus, seed):
     for device in total:
         for cause, nanoseconds in device.nanoseconds.items():
             exact[cause] += nanoseconds / 1e9
-    spent = live_estimate.spend(window, rollouts, Pool(gpus)).by_cause()
+    spent = live_estimate.account_gpu_time(window, rollouts, GpuPool(gpus)).by_cause()
     whole = (window.end - window.begin) * gpus
     assert sum(exact.values()) == pytest.approx(whole)
     assert {cause: spent.get(cause, 0) / whole for cause in GPU_CAUSES} == pytest.approx(
@@ -195,12 +195,12 @@ def test_many_trajectories_are_looked_at_in_parts():
     chance = random.Random(5)
     starts = [chance.uniform(0, 10) for _ in range(2000)]
     rollouts = [Rollout(start, start + chance.expovariate(1 / 20), 0.6, 0.3) for start in starts]
-    window = Window(0, 200, [("gen", 0, 150), ("update_actor", 150, 200)])
-    coarse = live_estimate.spend(window, rollouts, Pool(8)).by_cause()
-    fine = live_estimate.spend(window, rollouts[: live_estimate.GRAINS], Pool(8)).by_cause()
+    window = StepWindow(0, 200, [("gen", 0, 150), ("update_actor", 150, 200)])
+    coarse = live_estimate.account_gpu_time(window, rollouts, GpuPool(8)).by_cause()
+    fine = live_estimate.account_gpu_time(window, rollouts[: live_estimate.GRAINS], GpuPool(8)).by_cause()
     assert sum(coarse.values()) == near(1600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_estimate, "GRAINS", 10_000)
-        exact = live_estimate.spend(window, rollouts, Pool(8)).by_cause()
+        exact = live_estimate.account_gpu_time(window, rollouts, GpuPool(8)).by_cause()
     assert all(coarse.get(cause, 0) == pytest.approx(exact.get(cause, 0), abs=16) for cause in GPU_CAUSES)
     assert fine != coarse

@@ -58,7 +58,7 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
     steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
     run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
-    page, explained = data.build(run)["cost"], document.make(run, run.steps).run.cost
+    page, explained = data.build(run)["cost"], document.make_explain(run, run.steps).run.cost
     assert page["generated"] == explained.generated_tokens == 5000
     assert dict(page["wasted"]) == explained.wasted_tokens
     assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6

@@ -15,7 +15,7 @@ from verl_otel import session
 from verl_otel.integrations.gpu import collector, nvml
 
 nvml.PRESENT[:] = [__file__]
-session.describe({"verl.role": "worker", "verl.rank": int(sys.argv[1]), "verl.gpu.ids": (sys.argv[1],)})
+session.describe_resource({"verl.role": "worker", "verl.rank": int(sys.argv[1]), "verl.gpu.ids": (sys.argv[1],)})
 collector.install()
 verl_otel.init()
 with verl_otel.span("work"):

@@ -75,7 +75,7 @@ def board(wait_for):
 
 @pytest.fixture
 def settings(tmp_path):
-    return config.load({}, run_dir=tmp_path, run_id="r1")
+    return config.load_config({}, run_dir=tmp_path, run_id="r1")
 
 
 def entry(instance="r1/trainer-0", address="a:1"):

@@ -63,7 +63,7 @@ def taken():
 def test_a_process_without_a_destination_sends_to_the_cluster(environ, store, tmp_path):
     """Endpoint and token are in the environment, the settings name OTLP, and only the user can read the token."""
     assert cluster_endpoint.take()
-    settings = config.load()
+    settings = config.load_config()
     assert settings.exporters == ("file", "otlp")
     assert os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] == FOUND.http
     assert settings.token_file.read_text() == TOKEN

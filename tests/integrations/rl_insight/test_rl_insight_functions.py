@@ -170,7 +170,7 @@ def test_addresses_become_targets_of_the_run(monkeypatch, tmp_path, insight, cap
         insight.update_prometheus_config(["10.0.0.1:80"], "again")
         insight.update_prometheus_config(["10.0.0.2:82"], "transfer_queue", labels=[])
         insight.update_prometheus_config([])
-        entries = session_targets.read_targets(session_targets.targets_path(session.current().config))
+        entries = session_targets.read_targets(session_targets.targets_path(session.current_session().config))
     finally:
         verl_otel.shutdown()
     found = {entry["targets"][0]: entry["labels"] for entry in entries}

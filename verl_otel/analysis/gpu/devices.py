@@ -77,7 +77,7 @@ class _Process(NamedTuple):
     """Host and node of Ray."""
 
 
-def find(
+def find_devices(
     resources: Iterable[Resource],
     manifest: Mapping[str, Any],
     owners: Mapping[str, Sequence[str]] = MappingProxyType({}),

@@ -23,7 +23,7 @@ SLOWEST: Final = 0.05
 GRAINS: Final = 1000
 """With more trajectories than this the window is evaluated at this many points only: a step of 8,192 then costs 30 ms and not 200."""
 
-Spell = tuple[str, float, float]
+NamedInterval = tuple[str, float, float]
 """Name, start, end."""
 _STATES: Final = {name: index for index, name in enumerate(idle_causes.STATES)}
 _SAVING, _TURN, _CLOSES, _OPENS, _MARK = range(len(_STATES), len(_STATES) + 5)
@@ -34,7 +34,7 @@ _Change = tuple[float, int, int, float, float, float]
 """Time, index, delta, and the shares of a trajectory."""
 
 
-class Pool(NamedTuple):
+class GpuPool(NamedTuple):
     """The number of GPUs of a run by use."""
 
     trains: int
@@ -86,19 +86,19 @@ class Call(NamedTuple):
     """False: it returned a future; its workers compute until the trainer reads it."""
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
     """Activity of a trainer from ``begin`` to ``end``: what lies outside does not count. Times in seconds on the clock of `Rollout`."""
 
     begin: float
     end: float
-    phases: Sequence[Spell]
+    phases: Sequence[NamedInterval]
     calls: Sequence[Call] = ()
     taken: Sequence[float] = ()
     """When it received the samples that it waited for."""
 
 
-def spend(
-    window: Window, rollouts: Collection[Rollout], pool: Pool, *, asleep: bool = False, recorded: bool = False
+def account_gpu_time(
+    window: StepWindow, rollouts: Collection[Rollout], pool: GpuPool, *, asleep: bool = False, recorded: bool = False
 ) -> Spent:
     """Return the GPU seconds of a window.
 
@@ -142,7 +142,7 @@ def spend(
     return Spent(trainer, generators, asleep)
 
 
-def find_tail(window: Window, ends: Sequence[float]) -> float | None:
+def find_tail_share(window: StepWindow, ends: Sequence[float]) -> float | None:
     """Return the fraction of a window that the trainer waited for the slowest of its trajectories, while all others had ended.
 
     Args:
@@ -217,7 +217,7 @@ class _OpenTrajectories:
         return shares + [(cause, (1 - called) * max(0.0, share) / most) for cause, share in waits]
 
 
-def _find_changes(window: Window) -> list[_Change]:
+def _find_changes(window: StepWindow) -> list[_Change]:
     """Return the changes of the trainer's state."""
     changes: list[_Change] = []
 
@@ -247,14 +247,14 @@ def _find_changes(window: Window) -> list[_Change]:
     return changes
 
 
-def _extend(call: Call, phases: Sequence[Spell]) -> Call:
+def _extend(call: Call, phases: Sequence[NamedInterval]) -> Call:
     """Return a call with the end of its work: verl reads the future in the innermost phase around the call, and only converts the result after it."""
     ends = [(stop - begin, stop) for _, begin, stop in phases if begin <= call.start <= stop]
     return call._replace(end=max(call.end, min(ends)[1])) if ends else call
 
 
 def _find_uses(
-    pool: Pool,
+    pool: GpuPool,
     counts: list[int],
     training: _OpenTrajectories,
     validating: _OpenTrajectories,

@@ -324,7 +324,7 @@ def calibrate(
     return tuple(map(tuple, run.measured))
 
 
-# -- Builds the schedule of recorded steps: the work of the trainer, its waits, and the trajectories with the limits that they share --
+# -- the schedule --
 
 BETWEEN: Final = "between"
 """Phase of what follows a step."""

@@ -63,7 +63,7 @@ def _find_open_step(roots: Iterable[Node], process: int, begin_ns: int, end_ns: 
     return min([end_ns, *(start_ns for start_ns in starts if start_ns >= begin_ns)])
 
 
-# -- Verdicts on the time between two steps: which part of it took longer than after other steps --
+# -- verdicts --
 
 KIND: Final = "between"
 """Kind of these verdicts."""

@@ -132,7 +132,7 @@ class Compare(Answer):
     next: Annotated[tuple[str, ...], about("the commands that explain the two runs, first the one in which more was lost")]  # fmt: skip
 
 
-def make(compared: comparison.Comparison, results: Sequence[tuple[str, object]], a: str, b: str) -> Compare:
+def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, object]], a: str, b: str) -> Compare:
     """Return a comparison.
 
     Args:

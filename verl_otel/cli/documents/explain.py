@@ -123,6 +123,9 @@ class Step(Document):
     trace_id: str
     seconds: float
     longer: Annotated[float, about("seconds by which its causes made it longer than usual, each second counted once")]
+    unexplained: Annotated[
+        float, about("seconds beyond these by which it exceeded the median of others; 0: not noticeable")
+    ]
     failed: Failed
     interrupted: Interrupted
     error: ErrorType
@@ -233,7 +236,7 @@ class Explain(Answer):
     clocks: tuple[Clock, ...]
 
 
-def make(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = False) -> Explain:
+def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = False) -> Explain:
     """Return an explanation of some steps.
 
     Args:
@@ -250,7 +253,7 @@ def make(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = F
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[_make_step(step) for step in steps],
+        steps=[_make_step(step, findings.find_rest(run.steps, step)) for step in steps],
         run=WholeRun(
             gpu=_sum_devices(run.devices),
             balance=_or_none(Balance, balance.judge(run.devices)),
@@ -290,12 +293,13 @@ def _or_none(kind: Any, record: object) -> Any:
     return None if record is None else fill(kind, record)
 
 
-def _make_step(step: model.Step) -> Step:
+def _make_step(step: model.Step, rest: float) -> Step:
     return fill(
         Step,
         step,
         trace_id=f"{step.trace_id:032x}",
         longer=sum_savings(step),
+        unexplained=rest,
         verdicts=[
             fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(verdict))
             for verdict in step.verdicts

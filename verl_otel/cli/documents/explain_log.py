@@ -127,7 +127,7 @@ class ExplainLog(Answer):
     next: Annotated[tuple[str, ...], about("commands that show more")]
 
 
-def make(log: TrackedLog, learning: Learning, chosen: Sequence[model.Step]) -> ExplainLog:
+def make_explain_log(log: TrackedLog, learning: Learning, chosen: Sequence[model.Step]) -> ExplainLog:
     """Return what a log shows.
 
     Args:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from verl_otel.cli import learning as words
 from verl_otel.cli.documents.base import Document, about, fill
+from verl_otel.cli.learning import ADVICE, advise, describe_progress
 from verl_otel.guards import wording
 from verl_otel.health import signals
 
@@ -30,7 +30,7 @@ class Signal(Document):
 class Finding(Document):
     """What was wrong with the learning."""
 
-    kind: Annotated[str, about(", ".join(words.ADVICE))]
+    kind: Annotated[str, about(", ".join(ADVICE))]
     step: Annotated[int, about("the first step at which it was noticed")]
     last_step: Annotated[int, about("the last step")]
     times: Annotated[int, about("how often")]
@@ -42,7 +42,7 @@ def describe(learning: signals.Learning) -> dict[str, Any]:
     """Return the keys ``profile``, ``progress``, ``signals`` and ``findings`` of a document."""
     return {
         "profile": learning.profile.name,
-        "progress": words.describe_progress(learning.progress) if learning.progress else "",
+        "progress": describe_progress(learning.progress) if learning.progress else "",
         "signals": [fill(Signal, signal) for signal in learning.signals],
         "findings": [
             fill(
@@ -51,7 +51,7 @@ def describe(learning: signals.Learning) -> dict[str, Any]:
                 kind=trouble.first.kind,
                 step=trouble.first.step,
                 text=wording.describe(trouble.first),
-                next=words.advise(trouble.first.kind),
+                next=advise(trouble.first.kind),
             )
             for trouble in learning.troubles
         ],

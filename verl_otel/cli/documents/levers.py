@@ -47,7 +47,7 @@ class Levers(Answer):
     next: Annotated[tuple[str, ...], about("the command that shows more")]
 
 
-def make(run: Explanation, found: ranking.Levers) -> Levers:
+def make_levers(run: Explanation, found: ranking.Levers) -> Levers:
     """Return the levers of a run."""
     return fill(
         Levers,

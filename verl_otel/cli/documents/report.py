@@ -111,7 +111,7 @@ class Report(Answer):
     next: Annotated[tuple[str, ...], about("commands that explain the run")]
 
 
-def make(run: model.Explanation) -> Report:
+def make_report(run: model.Explanation) -> Report:
     """Return the report on a run.
 
     For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some steps.

@@ -53,12 +53,12 @@ class Pruned(Answer):
     next: Annotated[tuple[str, ...], about("the command that lists what is left")]
 
 
-def describe_run(run: Overview) -> RunRow:
+def make_run_row(run: Overview) -> RunRow:
     """Return a run as a row."""
     return fill(RunRow, run, run=run.folder.name, bytes=run.size, folder=str(run.folder))
 
 
-def describe_choice(run: Overview, reason: str, *, deleted: bool, kept: str) -> PrunedRow:
+def make_pruned_row(run: Overview, reason: str, *, deleted: bool, kept: str) -> PrunedRow:
     """Return a run that a limit selects as a row.
 
     Args:
@@ -67,4 +67,4 @@ def describe_choice(run: Overview, reason: str, *, deleted: bool, kept: str) -> 
         deleted: Whether it was deleted.
         kept: Why it is not; empty: nothing keeps it.
     """
-    return fill(PrunedRow, describe_run(run), reason=reason, deleted=deleted, kept=kept or None)
+    return fill(PrunedRow, make_run_row(run), reason=reason, deleted=deleted, kept=kept or None)

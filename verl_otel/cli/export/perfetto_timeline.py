@@ -94,7 +94,7 @@ class Lanes:
         return len(self._lanes) - 1
 
 
-# -- Draws a run on the tracks of a Perfetto trace --
+# -- the timeline --
 
 MAX_COUNTERS: Final = 500
 """Counters beyond this number are left out: the viewer draws a row for each."""

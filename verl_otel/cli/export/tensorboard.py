@@ -106,8 +106,6 @@ def _quote(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines() or [""])
 
 
-# -- Write the scalars of a run as event files for TensorBoard --
-
 # -- Reads what verl logged at each step from the files of a run, and what is appended to them --
 
 _WANTED: Final = tuple(name.encode() for name in (TRAINING_STEP, VALIDATION_SCORE, HW_GPU_UTILIZATION, SCALAR_SOURCE))
@@ -212,7 +210,7 @@ def _read_metric(metric: dict[str, Any]) -> Iterator[tags.Value]:
         )
 
 
-# -- Write the scalars of a run as event files for TensorBoard --
+# -- the export --
 
 INTERVAL: Final = 5.0
 """Seconds between two looks at the files with ``--follow``."""

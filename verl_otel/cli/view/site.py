@@ -27,10 +27,10 @@ from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
-from verl_otel.cli.documents import compare as compare_document
-from verl_otel.cli.documents import explain as explain_document
-from verl_otel.cli.documents import runs as runs_document
 from verl_otel.cli.documents.base import to_plain
+from verl_otel.cli.documents.compare import make_compare
+from verl_otel.cli.documents.explain import make_explain
+from verl_otel.cli.documents.runs import make_run_row
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data
 from verl_otel.cli.view.watching import Catalogue, Watcher
@@ -93,7 +93,7 @@ class Listing:
         found = run_files.read_events(folders, [])
         reward = next((each.reward for each in overviews if each.reward is not None), None)
         return signature, {
-            **to_plain(runs_document.describe_run(overview)),
+            **to_plain(make_run_row(overview)),
             "run": name,
             "folder": None,
             "nodes": len(folders),
@@ -247,7 +247,7 @@ def _render(title: str, template: str, scripts: tuple[str, ...]) -> str:
     return assembly.render(title, body, style, script, connect=True)
 
 
-# -- Answers the requests of the live page: pages, and JSON below ``/api`` --
+# -- requests and answers --
 
 HEADERS: Final = (
     ("Cache-Control", "no-store"),
@@ -335,7 +335,7 @@ class Site:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
                 compared = comparison.compare(self._find(first)[0], self._find(second)[0])
-                return to_plain(compare_document.make(compared, (), first, second))
+                return to_plain(make_compare(compared, (), first, second))
         raise NotFoundError("no such document")
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -367,7 +367,7 @@ def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
     """
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    document = to_plain(explain_document.make(run, steps[-MAX_EXPLAINED:]))
+    document = to_plain(make_explain(run, steps[-MAX_EXPLAINED:]))
     partial = {"progress": ""} if read < WHOLE else {}
     return {**document, **partial, "read": round(read, 4)}
 

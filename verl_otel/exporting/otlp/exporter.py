@@ -280,7 +280,7 @@ def stamp_message(message: bytes) -> bytes:
     return bytes(request.SerializeToString())
 
 
-# -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
+# -- the exporter --
 
 SPANS_PER_REQUEST: Final = 512
 POINTS_PER_REQUEST: Final = 1_000

@@ -23,7 +23,7 @@ from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measur
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 from verl_otel.system import collectors
 from verl_otel.system.collectors import Collector, NodeScope
 

@@ -6,10 +6,9 @@ import sys
 
 from verl_otel.integrations.patch import Hook, register
 from verl_otel.integrations.ray import cluster, context_propagation, identity, init_hook
-from verl_otel.session import current as current_session
-from verl_otel.session.prometheus_targets import add_publisher as add_target_publisher
-from verl_otel.session.prometheus_targets import remove_publisher as remove_target_publisher
-from verl_otel.watchdog.cluster_backend import set_backend as set_cluster_backend
+from verl_otel.session import current_session
+from verl_otel.session.prometheus_targets import add_target_publisher, remove_target_publisher
+from verl_otel.watchdog.cluster_backend import set_cluster_backend
 
 HOOKS = (
     Hook("ray", "init", init_hook.patch_init, "workers load verl-otel only when they import verl"),

@@ -25,9 +25,8 @@ from verl_otel._internal.safe_files import parse_json
 from verl_otel.config import Config, is_enabled
 from verl_otel.integrations import cluster_store
 from verl_otel.resource import make_run_id
-from verl_otel.session.prometheus_targets import Entry as TargetEntry
-from verl_otel.watchdog.cluster_backend import DeathInfo
-from verl_otel.watchdog.cluster_backend import Note as ClusterNote
+from verl_otel.session.prometheus_targets import TargetEntry
+from verl_otel.watchdog.cluster_backend import ClusterNote, DeathInfo
 
 RUNS: Final = "run"
 TARGETS: Final = "targets"

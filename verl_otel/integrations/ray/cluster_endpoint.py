@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.safe_files import parse_json
-from verl_otel.config import load as load_settings
+from verl_otel.config import load_config
 from verl_otel.integrations import cluster_store
 from verl_otel.model import SIGNALS
 
@@ -96,7 +96,7 @@ def take(settings: dict[str, str] | None = None) -> bool:
     given = (settings or {}).get("VERL_OTEL_RUN_DIR")
     own: dict[str, Any] = {"run_dir": given} if given else {}
     try:
-        folder = load_settings(**own).run_dir / FOLDER
+        folder = load_config(**own).run_dir / FOLDER
         variables[TOKEN_FILE] = _write(folder, "token", found.token)
         if found.certificate:
             variables[CERTIFICATE] = _write(folder, "authority.pem", found.certificate)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import assign, record_span, replace
 from verl_otel.integrations.spans import OPENERS, current_span_context
-from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.context import context_access
 from verl_otel.recording.decorate import Call
 from verl_otel.recording.state import RECORDER
 
@@ -50,7 +50,7 @@ class _ServerTracer:
             record_span, "ray call", lambda *_: opener(class_name) if opener is not None else None, None
         )
         with Call("ray call", around, (None,), {}):
-            yield otel_context().invalid
+            yield context_access().invalid
 
 
 def _make_opentelemetry() -> Any:

@@ -17,8 +17,7 @@ from verl_otel._internal.safe_files import parse_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray.cluster import RUNS, TARGETS
-from verl_otel.session.prometheus_targets import Entries as TargetEntries
-from verl_otel.session.prometheus_targets import sanitize as clean_target
+from verl_otel.session.prometheus_targets import TargetEntries, sanitize_target
 
 TIMEOUT: Final = 5.0
 """Timeout of one request to Ray's head, in seconds."""
@@ -149,7 +148,7 @@ def _parse(key: bytes, value: bytes | None) -> Note | None:
     try:
         _, run_id, worker = key.decode().split("/")
         content: dict[str, Any] = parse_json(value or b"")
-        cleaned = map(clean_target, content["entries"])
+        cleaned = map(sanitize_target, content["entries"])
         entries = [
             entry for entry in cleaned if entry is not None and entry["targets"] and entry["labels"].get("instance")
         ]

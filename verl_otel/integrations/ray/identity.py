@@ -20,7 +20,7 @@ from verl_otel.recording.series import counter
 from verl_otel.resource import add_describer
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.session.children import is_child as is_multiprocessing_child
+from verl_otel.session import children
 
 _ROLES: Final = (
     (re.compile(r"AgentLoopWorker"), "agent_loop"),
@@ -146,7 +146,7 @@ def _reset() -> None:
 
 def _is_one_of_many() -> bool:
     """Return whether this process is a rank that ``torchrun`` has started, or a child of `multiprocessing`: no driver, though it imports Ray."""
-    return is_multiprocessing_child() or os.environ.get("RANK", "0") != "0"
+    return children.is_child() or os.environ.get("RANK", "0") != "0"
 
 
 class _Restart:

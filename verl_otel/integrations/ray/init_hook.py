@@ -24,7 +24,7 @@ from verl_otel.integrations.ray import cluster, cluster_endpoint
 from verl_otel.integrations.ray.context_propagation import Propagation
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.semconv.attributes import EARLIER_ACTORS
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 if TYPE_CHECKING:
     from verl_otel.session.lifecycle import Session
@@ -89,7 +89,7 @@ def holds_secret(name: str, value: str) -> bool:
     return bool(value) and (named or bool(_SECRET_VALUE.search(value)))
 
 
-# -- Load verl-otel in every worker of the job: adds a setup hook and the settings to the job's own ``ray.init`` --
+# -- the hook --
 
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"

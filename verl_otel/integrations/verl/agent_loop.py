@@ -16,8 +16,7 @@ from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.decorate import Steps, surround
-from verl_otel.recording.span import Span
-from verl_otel.recording.span import current as current_span
+from verl_otel.recording.span import Span, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, STATUS_ERROR

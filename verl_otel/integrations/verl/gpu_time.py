@@ -14,12 +14,16 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.analysis.gpu.live_estimate import Call, Rollout, Spent
-from verl_otel.analysis.gpu.live_estimate import Pool as GpuPool
-from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
-from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
-from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
-from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
+from verl_otel.analysis.gpu.live_estimate import (
+    Call,
+    GpuPool,
+    NamedInterval,
+    Rollout,
+    Spent,
+    StepWindow,
+    account_gpu_time,
+    find_tail_share,
+)
 from verl_otel.analysis.model import DeviceTime
 from verl_otel.analysis.verdicts import balance
 from verl_otel.integrations.verl.configuration import read_setting
@@ -31,7 +35,7 @@ from verl_otel.recording.state import RECORDER, wall_offset_ns
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.kinds import GPU_CAUSES
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 from verl_otel.session.live_verdicts import LiveVerdicts
 
 MAX_NOTES: Final = 10_000

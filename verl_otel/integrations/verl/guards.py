@@ -20,8 +20,7 @@ from verl_otel._internal import error_boundary, log_lines
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import show
 from verl_otel.guards.decisions import Guards, Stop, make_guards
-from verl_otel.health.profiles import load as load_profile
-from verl_otel.health.profiles import to_manifest as describe_profile
+from verl_otel.health import profiles
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import Hook
 from verl_otel.integrations.verl import best_checkpoint
@@ -36,8 +35,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
 from verl_otel.semconv.spans import STATUS_ERROR
-from verl_otel.session import current as current_session
-from verl_otel.session import record_run
+from verl_otel.session import current_session, record_run
 from verl_otel.watchdog.reporter import append_event
 
 EXIT_CODE: Final = 3
@@ -80,12 +78,12 @@ def begin_run() -> None:
 def _load_thresholds(name: str) -> Mapping[str, float]:
     """Return the thresholds of a profile, and note it in the manifest. A file that cannot be used is reported; the defaults apply then."""
     try:
-        profile = load_profile(name)
+        profile = profiles.load(name)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         error_boundary.warn_once("profile", "verl-otel: the profile %s is not used: %s", name, reason)
-        profile = load_profile()
-    record_run(describe_profile(profile))
+        profile = profiles.load()
+    record_run(profiles.to_manifest(profile))
     return profile.values
 
 

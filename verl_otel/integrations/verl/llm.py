@@ -25,8 +25,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number, to_text
 from verl_otel.recording.call_attributes import extract_llm, extract_reward
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.context import bind_context
-from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.context import bind_context, context_access
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
@@ -186,13 +185,13 @@ def _keep_context(function: Any) -> Any:
         coroutine = function(*args, **kwargs)
         if not RECORDER.on or not inspect.iscoroutine(coroutine):
             return coroutine
-        return _run_in(otel_context().get(), coroutine)
+        return _run_in(context_access().get(), coroutine)
 
     return start
 
 
 async def _run_in(context: Any, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    current = otel_context()
+    current = context_access()
     token = current.set(context)
     try:
         return await coroutine

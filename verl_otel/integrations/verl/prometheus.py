@@ -29,16 +29,12 @@ from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import to_text
 from verl_otel.recording.state import RECORDER
-from verl_otel.resource import build as build_resource
+from verl_otel.resource import build_resource
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 from verl_otel.session.prometheus_block import make_pattern
-from verl_otel.session.prometheus_file import add as merge_prometheus_job
-from verl_otel.session.prometheus_file import describe_reader, lists_run
-from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
-from verl_otel.session.prometheus_targets import add_entries as add_targets
-from verl_otel.session.prometheus_targets import make_entry as make_target
-from verl_otel.session.prometheus_targets import read_own as read_targets
+from verl_otel.session.prometheus_file import add_job, describe_reader, lists_run
+from verl_otel.session.prometheus_targets import TARGETS_FOLDER, add_targets, make_target, read_own_targets
 
 _OTHER_STARTS: Final = tuple(f"RolloutReplica.init_{kind}" for kind in ("hybrid", "hybrid_colocated", "colocated"))
 _UPDATE: Final = "update_prometheus_config"
@@ -101,7 +97,7 @@ def _add_transfer_queue() -> None:
 
 
 def _read_addresses(config: Config) -> set[str]:
-    return {address for entry in read_targets(config) for address in entry["targets"]}
+    return {address for entry in read_own_targets(config) for address in entry["targets"]}
 
 
 async def _add_replica(replica: Any) -> None:
@@ -215,7 +211,7 @@ def merge_here(file: str, port: int, folder: str, run_id: str) -> str:
     urls = [f"http://{address}:{port}" for address in addresses]
     is_shared = any(Path(folder).glob(f"{run_id}@*.json"))
     discovery = "" if is_shared else _find_discovery(run_id)
-    outcome = merge_prometheus_job(path, [discovery or make_pattern(folder)], urls)
+    outcome = add_job(path, [discovery or make_pattern(folder)], urls)
     if outcome.state == "refused" or discovery:
         return outcome.text
     problem = describe_reader(path, Path(folder), urls) if is_shared else _NOT_SHARED.format(folder=folder)
@@ -250,10 +246,10 @@ def _merge_elsewhere(file: str, port: int, folder: str, run_id: str) -> Iterator
 
     def merge_there() -> str:  # pickled by value: a node without verl-otel does nothing
         try:
-            from verl_otel.integrations.verl.prometheus import merge_here as merge
+            from verl_otel.integrations.verl.prometheus import merge_here
         except ImportError:
             return ""
-        return merge(file, port, folder, run_id)
+        return merge_here(file, port, folder, run_id)
 
     own = cluster_store.runtime_context().get_node_id()
     nodes = [node for node in ray.nodes() if node.get("Alive") and node.get("NodeID") != own][:_MAX_NODES]

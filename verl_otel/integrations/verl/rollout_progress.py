@@ -25,8 +25,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.session import current as current_session
-from verl_otel.session import python_logging
+from verl_otel.session import current_session, python_logging
 from verl_otel.watchdog.overdue import TRAJECTORY, OpenSpanRow, read_rows
 
 LINE_SECONDS: Final = 60.0

@@ -20,7 +20,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.verl import gpu_time
 from verl_otel.recording.span import clock
-from verl_otel.session import current as current_session
+from verl_otel.session import current_session
 
 INTERVAL: Final = 30.0
 """Seconds between two writes while the training runs."""

@@ -17,7 +17,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument, Labels, Point
 from verl_otel.prometheus_names import SUFFIXES, metric_name
 from verl_otel.recording.attribute_values import to_number
-from verl_otel.recording.callsite import was_used as is_used_phase
+from verl_otel.recording.callsite import is_used_phase
 from verl_otel.recording.series import INSTRUMENTS, MAX_SCALARS, MAX_SERIES
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -91,7 +91,7 @@ def make_point(key: str, value: float, now: int) -> Point | None:
     return Point(unit.instrument, unit.labels, now, now, value * unit.factor)
 
 
-# -- From the keys of ``Tracking.log`` to metric names --
+# -- metric names --
 
 _VALIDATION: Final = ("val-core/", "val-aux/")
 _RESERVED: Final = frozenset(

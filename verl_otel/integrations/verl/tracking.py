@@ -34,8 +34,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.run_state import RunState
-from verl_otel.session import describe as describe_resource
-from verl_otel.session import flush, record_run, wake
+from verl_otel.session import describe_resource, flush, record_run, wake
 
 # -- ``verl.logging``: how long each tracker (console, wandb, file ...) takes in one ``Tracking.log`` --
 
@@ -96,7 +95,7 @@ def _time_trackers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
         trackers.end()
 
 
-# -- ``Tracking``: the identity of the run, and every scalar as a gauge, unchanged and with one timestamp per call --
+# -- ``Tracking`` --
 
 FLUSH_SECONDS: Final = 5.0
 _FAILED_INIT: Final = "_verl_otel_unmade"

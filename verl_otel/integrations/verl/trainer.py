@@ -28,13 +28,11 @@ from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.decorate import Steps, Wrapping, surround
 from verl_otel.recording.series import counter
-from verl_otel.recording.span import Span, clock
-from verl_otel.recording.span import current as current_span
+from verl_otel.recording.span import Span, clock, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.session import current as current_session
-from verl_otel.session import run_status
+from verl_otel.session import current_session, run_status
 
 _STEP: Final = CallSite("step", hook=True)
 MAX_FRAMES: Final = 16

@@ -18,7 +18,7 @@ from verl_otel.integrations.verl.agent_loop import open_trajectory, read_outputs
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.context import context_access
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
@@ -107,7 +107,7 @@ def _keep_session(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     yield
     if RECORDER.on:
         session_id = argument(args, kwargs, 1, "session_id")
-        _keep(_sessions, session_id, _Session(otel_context().get()))
+        _keep(_sessions, session_id, _Session(context_access().get()))
 
 
 def _forget_session(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
@@ -120,13 +120,13 @@ def _answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     session = _sessions.get(argument(args, kwargs, 1, "session_id")) if RECORDER.on else None
     if session is None:
         return
-    token = otel_context().set(session.context)
+    token = context_access().set(session.context)
     try:
         index, session.turns = session.turns, session.turns + 1
         with Span(_TURN, {attr.TURN_INDEX: index}):
             yield
     finally:
-        otel_context().reset(token)
+        context_access().reset(token)
 
 
 # -- agents --
