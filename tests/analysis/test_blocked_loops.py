@@ -19,7 +19,7 @@ SLOW = 4
 """The step in which a loop is blocked."""
 
 
-def add_steps(story, *, span=True, blocked=2.5):
+def add_steps(story, *, span=True, blocked=2.5, linked=True):
     """Six steps of four trajectories in one process; in one of them the tool of trajectory 3 blocks the loop."""
     trainer, agent, rank = (
         story.process(),
@@ -50,7 +50,7 @@ def add_steps(story, *, span=True, blocked=2.5):
         if more and span:
             culprit = (stories.LinkRecord(consumed[3].trace_id, consumed[3].span_id, {}, "", 0),)
             agent.span(
-                "verl.event_loop.blocked", begin + 0.2, begin + 0.3 + more, links=culprit, reason="callback",
+                "verl.event_loop.blocked", begin + 0.2, begin + 0.3 + more, links=culprit * linked, reason="callback",
                 gen_ai__tool__name="add", verl__blocked__span="execute_tool add",
                 verl__blocked__line='File "/code/tools.py", line 19 in add',
             )  # fmt: skip
@@ -82,6 +82,12 @@ def test_a_blocking_tool_is_named_with_the_number_that_waited(story):
         in text
     )
     assert "blocked loop: " in text
+
+
+def test_a_culprit_that_is_unknown_does_not_wait_for_itself(story):
+    """Code outside of spans blocks the loop from within one of the trajectories, so that at most all others waited."""
+    (verdict,) = summary.explain([add_steps(story, linked=False).write()]).steps[SLOW - 1].verdicts
+    assert (verdict.kind, verdict.waiting) == ("loop", 3)
 
 
 def test_short_blocks_are_no_cause(story):

@@ -286,7 +286,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
             continue
         if blockings[0].reason in _USUAL and step.seconds - usual < seconds / 2:
             continue
-        waiting = len({member.trace_id for member in members if _has_waited(member, blockings)})
+        waiting = _count_waiting(members, blockings)
         verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting))
         for blocking in blockings:
             covered[blocking.work] += _count_seconds([blocking])
@@ -357,8 +357,17 @@ def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Bloc
     return verdict
 
 
+def _count_waiting(members: Sequence[Trajectory], blockings: Sequence[Blocking]) -> int:
+    """Return how many trajectories waited. Where the trace of what blocked a loop is unknown, it may be that of one of those in its process."""
+    waiting = {member.trace_id for member in members if _has_waited(member, blockings)}
+    if blockings[0].kind == KIND and not all(blocking.trace_id for blocking in blockings):
+        present = {member.trace_id for member in members if member.instance == blockings[0].instance}
+        return min(len(waiting), len(waiting | present) - bool(present))
+    return len(waiting)
+
+
 def _has_waited(member: Trajectory, blockings: Sequence[Blocking]) -> bool:
-    """Return whether a trajectory was in the process of one of the intervals, and is not what blocked it."""
+    """Return whether a trajectory was in the process of one of the intervals, and is not known to be what blocked it."""
     instance = blockings[0].instance
     times = [(member.start_ns, member.end_ns)] if member.instance == instance else []
     if not times:
