@@ -83,6 +83,16 @@ def test_a_late_notice_of_the_trainer_is_reported(call, story, noticed, lines):
     assert shown[1 + len(noticed) :] == lines
 
 
+@pytest.mark.parametrize("facts", [{"error__type": "TimeoutError"}, {"verl__outcome": "cancelled"}])
+def test_gen_that_waits_for_a_trajectory_that_stops_is_no_late_notice(call, story, facts):
+    """A step of an own loop waits for each trajectory that it submitted, and trains on those that came to their end."""
+    process = story.process()
+    stories.trajectory(process, 0, 2)
+    stories.trajectory(process, 0, 8, index=1, **facts)
+    stories.step(process, 1, 0, 10, [("gen", 0, 8)], verl__step__lineage="submitted")
+    assert "the trainer noticed" not in call("report", story.write()).out
+
+
 def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, story):
     """Without a late trajectory the first lines name the slowest step and its largest phase; start-up is told apart."""
     trainer = story.process()

@@ -497,15 +497,17 @@ class Aggregator:
     # -- steps --
 
     def _add_step(self, root: Node) -> None:
-        self._has_own_steps = self._has_own_steps or attr.STEP_LINEAGE in root.span.attributes
+        is_own = attr.STEP_LINEAGE in root.span.attributes
+        self._has_own_steps = self._has_own_steps or is_own
+        submitted = [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)] if is_own else []
         if consumes_submitted(root):
-            add_consumption(root, [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)])
+            add_consumption(root, submitted)
         consumed = timeline.find_consumed(root)
         trained = attr.ERROR_TYPE not in root.span.attributes
         found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
         members_by_id = {trace_id: member for trace_id, member in found.items() if member is not None}
         filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
-        step, findings = self._summarise_step(root, members_by_id, filtered)
+        step, findings = self._summarise_step(root, members_by_id, filtered, submitted)
         number = step.number
         members = tuple(  # what they name is the step that submitted them
             member if number is None else member._replace(step=number) for member in members_by_id.values()
@@ -538,7 +540,11 @@ class Aggregator:
         return known
 
     def _summarise_step(
-        self, root: Node, members_by_id: Mapping[int, Trajectory], filtered: Mapping[int, Trajectory]
+        self,
+        root: Node,
+        members_by_id: Mapping[int, Trajectory],
+        filtered: Mapping[int, Trajectory],
+        submitted: Iterable[Trajectory],
     ) -> tuple[Step, judge.Findings]:
         """Return a step without what depends on its neighbours (verdicts, GPU time, cost), and what may have held it.
 
@@ -546,12 +552,13 @@ class Aggregator:
             root: The root span of the step.
             members_by_id: The trajectories that it trained on, by trace id, as far as they were found.
             filtered: Those that it waited for, too, and did not train on, as far as they were found.
+            submitted: Those that it submitted, if it is of an own loop.
         """
         members = tuple(members_by_id.values())
         awaited = {**members_by_id, **filtered}
         path = critical_path.of_step(root, awaited, tuple(awaited))
         doubt = self._context.find_uncertainty(path)
-        step = timeline.build_step(root, members_by_id)._replace(
+        step = timeline.build_step(root, members_by_id, submitted)._replace(
             path=path,
             groups=critical_path.group(path),
             stragglers=(*stragglers.find(root, uncertainty=doubt), *own_workers.find(root, uncertainty=doubt)),

@@ -228,7 +228,7 @@ class Step(NamedTuple):
     """Trace ids of the trajectories that it trained on."""
     gen_start_ns: int
     rollouts_end_ns: int
-    """End of the last of its trajectories; 0: unknown."""
+    """End of the last of its trajectories, and of those that it submitted and that failed or were cancelled during gen; 0: unknown."""
     gen_end_ns: int
     path: tuple[Segment, ...] = ()
     """Its critical path, from its start to its end without a gap; empty where only `groups` were kept."""

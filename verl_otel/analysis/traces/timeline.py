@@ -156,12 +156,13 @@ def covered(times: list[tuple[int, int]], begin: int, end: int) -> int:
     return total
 
 
-def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
+def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: Iterable[Trajectory] = ()) -> Step:
     """Return one step without its path, verdicts, GPU time and cost.
 
     Args:
         root: Its root span with all below it.
         trajectories: Those that it may have trained on, by trace id.
+        submitted: Those that it submitted. It waited for those that failed or were cancelled before the end of gen, too.
     """
     span = root.span
     error = _find_error(span)
@@ -173,6 +174,8 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
     consumed = find_consumed(root)
     members = [trajectories[trace_id] for trace_id in consumed if trace_id in trajectories]
     generations = [phase for phase in phases if phase.name == f"{PHASE_PREFIX}gen"]
+    gen_end_ns = generations[-1].end_ns if generations else 0
+    stopped = [one for one in submitted if one.stopped and one.end_ns <= gen_end_ns]
     return Step(
         number=read_whole(span.attributes.get(attr.STEP_NUMBER)),
         trace_id=span.trace_id,
@@ -184,8 +187,8 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         / 1e9,
         trajectories=consumed,
         gen_start_ns=generations[0].start_ns if generations else 0,
-        rollouts_end_ns=max((member.end_ns for member in members), default=0),
-        gen_end_ns=generations[-1].end_ns if generations else 0,
+        rollouts_end_ns=max((one.end_ns for one in (*members, *stopped)), default=0),
+        gen_end_ns=gen_end_ns,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         members=len(consumed),
         error=error,
