@@ -12,6 +12,7 @@ import pytest
 import verl_otel
 from verl_otel.recording import collection
 from verl_otel.recording.span import clock
+from verl_otel.recording.state import RECORDER
 from verl_otel.watchdog import event_loops
 
 BLOCK = 1.0
@@ -146,6 +147,47 @@ def test_work_that_began_before_the_loop_was_asked_is_named(recorded, wait_for):
     (culprit,) = [other for other in recorded.spans if other.name == "execute_tool search"]
     assert span.attributes["gen_ai.tool.name"] == "search"
     assert abs(span.start_ns - culprit.start_ns) < 1_000_000, "a float of seconds is rounded"
+
+
+def test_a_loop_is_watched_from_its_first_trajectory(recorded, watcher):
+    """A search would find it up to a second later."""
+
+    async def roll():
+        with verl_otel.trajectory("u", 0):
+            return asyncio.get_running_loop() in [state.loop for state in list(watcher._states.values())]
+
+    assert asyncio.run(roll())
+
+
+def test_a_loop_that_ended_since_the_last_check_was_blocked(recorded, monkeypatch):
+    """A training may have a loop for each step, with nothing in it that runs as long as a second."""
+    times = [10.0]
+    watcher = event_loops.LoopWatcher(lambda: False, lambda: times[0])
+    monkeypatch.setattr(RECORDER, "note_loop", watcher.note_loop)
+
+    def look():
+        watcher.check(0.25, 0.0)
+        watcher.check(0.5, 0.0)
+
+    @verl_otel.tool
+    async def search():
+        looks = threading.Thread(target=look)
+        looks.start()
+        looks.join(60)
+        times[0] += 0.6
+
+    async def roll():
+        with verl_otel.trajectory("u", 0):
+            await search()
+
+    asyncio.run(roll())
+    watcher.check(0.75, 0.0)
+    (span,) = [
+        span
+        for span in recorded.spans
+        if span.name == "verl.event_loop.blocked" and span.attributes.get("gen_ai.tool.name") == "search"
+    ]
+    assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(0.6)
 
 
 def test_the_lag_is_how_late_callbacks_ran(recorded, wait_for):

@@ -414,10 +414,12 @@ class Span:
         return True
 
     def _begin_root(self) -> None:
-        """Number a step of an own loop; link a trajectory to what submitted it."""
+        """Number a step of an own loop; link a trajectory to what submitted it; have the event loop watched in which it begins."""
         if self.site.spec.verb == "step" and not self.site.hook:
             own_loop.number_step(self)
         self._link_submitter()
+        if RECORDER.note_loop is not None:
+            RECORDER.note_loop()
 
     def _link_submitter(self) -> None:
         """Link a trajectory to the span around it; in a thread without a context, to the step that is open, if it is the only one."""

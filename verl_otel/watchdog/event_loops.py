@@ -3,11 +3,14 @@
 """Event loops of this process: how late they run callbacks, how long they could run none, and what ran instead.
 
 A thread sends each running loop a callback that only notes the time. If it has not run when the next one is due, the thread reads the stack
-of the loop. A loop is found by its tasks, so that it may be of any kind (asyncio, uvloop). Nothing is put into the loop that stays there.
+of the loop. A loop is found when a step or a trajectory begins in it, or by its tasks, so that it may be of any kind (asyncio, uvloop). Nothing is
+put into the loop that stays there.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -132,6 +135,8 @@ class LoopState:
         """Seconds of the wait in which this process was paused, by reason."""
         self._lags: deque[tuple[float, float]] = deque(maxlen=int(LAG_SECONDS / PING_SECONDS))
         """When the last callbacks ran, and how late."""
+        self.is_new = True
+        """Whether it was found since the last check: what it runs at that moment need not block it."""
         self._base: FrameType | None = None
         self._changed = False
 
@@ -213,8 +218,9 @@ class LoopWatcher:
         self.cpu_seconds = 0.0
         """CPU time of the thread."""
         self._states: dict[int, LoopState] = {}
-        self._running = threading.Lock()  # waiting for a lock takes a third of the CPU time of waiting for an event
-        self._running.acquire()
+        self._wake = threading.Lock()  # waiting for a lock takes a third of the CPU time of waiting for an event
+        self._wake.acquire()
+        self._stopped = False
         self._thread: threading.Thread | None = None
         self._next_search = 0.0
         self._pauses = PauseDetector()
@@ -224,11 +230,14 @@ class LoopWatcher:
         collection.observe(metric_names.EVENT_LOOP_LAG, self.read_lag, removes=True)
         self._thread = threading.Thread(target=self._run, name="verl-otel-loops", daemon=True)
         self._thread.start()
+        RECORDER.note_loop = self.note_loop
 
     def stop(self, timeout: float) -> None:
         """Stop the thread; wait for it for a number of seconds."""
-        if self._running.locked():
-            self._running.release()
+        if RECORDER.note_loop == self.note_loop:
+            RECORDER.note_loop = None
+        self._stopped = True
+        self._wake_up()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(max(0.0, timeout))
         self._thread = None
@@ -248,11 +257,37 @@ class LoopWatcher:
         works = (state.work for state in list(self._states.values()))
         return next((work.line for work in works if work is not None), "")
 
+    def note_loop(self) -> None:
+        """Watch the event loop that this thread runs, if any, from now on: it may be blocked before the next search, or end. Never raises."""
+        loop = asyncio._get_running_loop()
+        if loop is None or id(loop) in self._states or len(self._states) >= MAX_LOOPS:
+            return
+        with error_boundary.suppress_errors("event loops"):
+            self._add(loop, threading.get_ident())
+            self._wake_up()
+
+    def _add(self, loop: Any, thread: int) -> None:
+        state = LoopState(loop, thread, self._read_clock)
+        if state.ping():
+            self._states.setdefault(id(loop), state)  # another thread may have found it, too
+
+    def _wake_up(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it was woken up already
+            self._wake.release()
+
     def _run(self) -> None:
         self._pauses.start()
+        with error_boundary.suppress_errors("event loops"):
+            self._find_new()  # a loop may be blocked already: it began before the telemetry of its process
         expected = clock() + PING_SECONDS
-        while not self._running.acquire(timeout=max(0.0, expected - clock())):
+        while True:
+            is_woken = self._wake.acquire(timeout=max(0.0, expected - clock()))
+            if self._stopped:
+                break
             now = clock()
+            if is_woken:  # a new loop: not so late as a process without spans needs
+                expected = min(expected, now + PING_SECONDS)
+                continue
             with error_boundary.suppress_errors("event loops"):
                 self.check(now, now - expected)
             self.cpu_seconds = time.thread_time()
@@ -273,26 +308,32 @@ class LoopWatcher:
             self._next_search = now + IDLE_SECONDS
             self._find_new()
         for key, state in list(self._states.items()):
-            if not state.loop.is_running():
-                if state.work is not None:  # it ended without an answer, and must not keep the frame of its callback
-                    state.work.release()
+            if not self._check_loop(state, now, pause):
                 del self._states[key]
-                continue
-            state.check_executor(now)
-            if pause and state.pinged:
-                state.note_pause(pause)
-            if state.pinged and not state.answered:
-                state.look()
-                continue
-            if state.answered and state.note_lag() >= BLOCKED_SECONDS:
-                _record(state, is_worker=self._is_worker())
-            if not state.ping():
-                del self._states[key]
+
+    def _check_loop(self, state: LoopState, now: float, pause: Pause) -> bool:
+        """Record in which time a loop was blocked, look what blocks it, or ask it again. Return whether it goes on."""
+        is_running, has_answered = state.loop.is_running(), bool(state.answered)
+        if pause and state.pinged:
+            state.note_pause(pause)
+        if has_answered and state.note_lag() >= BLOCKED_SECONDS:
+            _record(state, is_worker=self._is_worker())
+        if not is_running:
+            if state.work is not None:  # it ended without an answer, and must not keep the frame of its callback
+                state.work.release()
+            return False
+        state.check_executor(now)
+        is_new, state.is_new = state.is_new, False
+        if has_answered:
+            return state.ping()
+        if not is_new:
+            state.look()
+        return True
 
     def _find_new(self) -> None:
         for loop, thread in stack_dumps.find_running_loops().items():
             if id(loop) not in self._states and len(self._states) < MAX_LOOPS:
-                self._states[id(loop)] = LoopState(loop, thread, self._read_clock)
+                self._add(loop, thread)
         threads = {state.thread for state in self._states.values()}
         self._pauses.watch(each.native_id or 0 for each in threading.enumerate() if each.ident in threads)
 
