@@ -143,7 +143,8 @@ def test_a_wrong_setting(check):
     assert result.code == 1
     assert line.startswith("settings: VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus")
     assert advice == (
-        "-> correct it, or `unset VERL_OTEL_EXPORTERS`, which gives it its default; docs/reference/settings.md has the table"
+        "-> correct it, or `unset VERL_OTEL_EXPORTERS`, which gives it its default; "
+        "https://github.com/verl-otel/verl-otel/blob/main/docs/reference/settings.md has the table"
     )
     assert "1 of 1 checks failed." in result.out
 

@@ -87,7 +87,6 @@ def test_an_unknown_command_is_named(call):
         (("--exporters", "kafka"), {}, "VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus"),
         (("--run-id", "a/b"), {}, "VERL_OTEL_RUN_ID='a/b': use 1 to 128 letters"),
         ((), {"VERL_OTEL_DRAIN_INTERVAL": "0"}, "VERL_OTEL_DRAIN_INTERVAL='0': use a number from 0.05 to 60"),
-        ((), {"OTEL_TRACES_SAMPLER": "xray"}, "OTEL_TRACES_SAMPLER='xray': use always_on"),
     ],
 )
 def test_a_wrong_setting_is_said_before_anything_starts(shell, tmp_path, options, variables, text):
