@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Machines, containers and processes with the same names are told apart."""
+"""Machines, containers and processes with the same names have different identities."""
 
 import os
 

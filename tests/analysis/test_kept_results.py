@@ -5,6 +5,7 @@
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -85,6 +86,17 @@ def test_another_analysis_finds_again(run, is_read, monkeypatch):
     """What an older version found may be wrong."""
     monkeypatch.setattr(kept_results, "__version__", "0.0.1")
     assert is_read(run)
+
+
+def test_code_that_python_compiles_meanwhile_does_not_count(run, is_read):
+    """A command imports modules that the one before did not need."""
+    compiled = Path(kept_results.__file__).parent / "__pycache__" / f"of_a_test_{os.getpid()}.pyc"
+    compiled.parent.mkdir(exist_ok=True)
+    compiled.touch()
+    try:
+        assert not is_read(run)
+    finally:
+        compiled.unlink()
 
 
 def test_a_run_with_open_spans_is_not_kept(cache):

@@ -285,7 +285,7 @@ def test_a_slow_validation_delays_the_next_step(explain, write):
 
 
 def test_what_was_wrong_with_the_learning(explain, call, write):
-    """It is said with the step and with what to do."""
+    """It is listed with its step and with what to do."""
     path = write(train(40, **{"actor/ppo_kl": lambda step: 0.3 if step >= 20 else 0.01}))
     (finding,) = explain(path)["findings"]
     assert (finding["kind"], finding["step"], finding["last_step"], finding["times"]) == ("kl", 24, 24, 1)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A loop of one's own that calls its actors by Ray Client, on a cluster that somebody else has started.
+"""A loop of one's own that calls its actors by Ray Client, on a cluster that was started apart from it.
 
 Usage: ray_client.py   (settings of the client by environment; variables of the cluster in CLUSTER, as JSON)
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``status`` in ``run.json``: what the process with the training loop says of it, and what the list of runs makes of that."""
+"""``status`` in ``run.json``: what the process with the training loop writes, and what the list of runs shows of it."""
 
 import json
 import threading

@@ -94,9 +94,8 @@ def _join(known: Draft, other: Draft) -> Draft:
     """Return one step of what two ranks recorded of it: that which something delayed more, or which took longer, with the trajectories of both."""
     first, second = known, other
     ends, starts = (known.step.end_ns, other.step.end_ns), (known.step.start_ns, other.step.start_ns)
-    if min(ends) > max(starts) and _measure(other.step) > _measure(
-        known.step
-    ):  # ranks that do not wait for each other differ in time
+    # Ranks that do not wait for each other differ in time.
+    if min(ends) > max(starts) and _measure(other.step) > _measure(known.step):
         first, second = other, known
     members = (*first.members, *second.members)
     step = first.step._replace(

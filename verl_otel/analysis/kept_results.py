@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps what was found in a large run, so that the next command need not read its files again.
 
-A result is valid as long as no file of the run and no file of the analysis has changed. It is typed JSON in the user's cache folder, for the user
+A result is valid as long as no file of the run and no source file of verl-otel has changed. It is typed JSON in the user's cache folder, for the user
 only. What cannot be read back exactly is not kept: an infinite uncertainty of a clock, and processes with open spans.
 """
 
@@ -53,7 +53,7 @@ _FIELDS: Final = {
 KeptResult: Final[Any] = msgspec.defstruct(
     "KeptResult",
     [
-        ("analysis", Signature),
+        ("code", Signature),
         ("files", Signature),
         ("series", tuple[KeptSeries, ...]),
         ("missing", tuple[str, ...]),
@@ -76,7 +76,7 @@ def load(folders: Sequence[Path], steps: frozenset[int] | None) -> Explanation |
         kept = msgspec.json.decode(content, type=KeptResult)
     except (OSError, ValueError, RecursionError):
         return None
-    if (kept.analysis, kept.files) != (_sign_analysis(), sign(folders)):
+    if (kept.code, kept.files) != (_sign_code(), sign(folders)):
         return None
     lacks_detail = any(step.number in steps and not step.path for step in kept.steps) if steps else False
     return None if lacks_detail else _unpack(kept)._replace(folders=tuple(map(str, folders)))
@@ -129,10 +129,10 @@ def sign(folders: Iterable[Path]) -> Signature:
     return tuple(sorted(found))
 
 
-def _sign_analysis() -> Signature:
-    """Return the signature of the code that computes a result."""
-    code = Path(__file__).resolve().parent
-    return (__version__, 0, 0), *sign([code, code.parent / "semconv"])
+def _sign_code() -> Signature:
+    """Return the signature of the code that computes a result. Files that Python compiles meanwhile do not count."""
+    sources = [path for path in sign([Path(__file__).resolve().parents[1]]) if path[0].endswith(".py")]
+    return (__version__, 0, 0), *sources
 
 
 def _prune(folder: Path) -> None:
@@ -148,7 +148,7 @@ def _pack(files: Signature, run: Explanation) -> Any:
         for each in run.series
     )
     gaps = run.completeness
-    return KeptResult(_sign_analysis(), files, series, gaps.missing, gaps.orphans, **values)
+    return KeptResult(_sign_code(), files, series, gaps.missing, gaps.orphans, **values)
 
 
 def _unpack(kept: Any) -> Explanation:

@@ -368,9 +368,8 @@ class Session:
 
     def begin_run(self) -> None:
         """Record the start of the run, in the process that starts it, and which attempt it is if the run is resumed."""
-        if (
-            self._began_run or os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip()
-        ):  # of another process, as in a server of Ray Client
+        # Another process may have begun it, as for a server of Ray Client.
+        if self._began_run or os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip():
             return
         self._began_run = True
         _warn_of_settings(self.config)

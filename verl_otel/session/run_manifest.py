@@ -121,7 +121,7 @@ def update(folder: Path, facts: Mapping[str, object]) -> None:
 
 
 def record_training(folder: Path, record: Mapping[str, Any]) -> bool:
-    """Add what a process with a training loop says of it, or replace what it said before. A folder that was deleted stays deleted.
+    """Add the record of a process with a training loop, or replace its earlier one. A folder that was deleted stays deleted.
 
     Args:
         folder: The folder of the run.

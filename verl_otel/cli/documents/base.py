@@ -85,7 +85,7 @@ def _convert(hint: Any, value: Any) -> Any:
     if origin is dict:
         return {str(key): _convert(of[1], item) for key, item in value.items()}
     if isinstance(hint, type) and issubclass(hint, Document) and not isinstance(value, hint):
-        return hint(**value) if isinstance(value, Mapping) else fill(hint, value)
+        return fill(hint, None, **value) if isinstance(value, Mapping) else fill(hint, value)
     return value
 
 

@@ -161,8 +161,8 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
             )
             for part in compared.contributions
         ],
-        held=Held(a=held[0], b=held[1]),
-        resources=Resources(**dict(zip("ab", (fill(RunResources, each) for each in compared.resources), strict=True))),
+        held=dict(zip("ab", held, strict=True)),
+        resources=dict(zip("ab", compared.resources, strict=True)),
         conditions=[fill(Condition, result, condition=text) for text, result in results],
         next=find_next(compared, a, b),
     )

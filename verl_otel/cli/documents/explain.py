@@ -254,23 +254,25 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
         steps=[_make_step(step, findings.find_rest(run.steps, step)) for step in steps],
-        run=WholeRun(
+        run=fill(
+            WholeRun,
+            None,
             gpu=_sum_devices(run.devices),
-            balance=_or_none(Balance, balance.judge(run.devices)),
-            off_policy=_or_none(OffPolicy, off_policy.judge_run(run)),
-            cost=_or_none(RunCost, accounting.sum_costs(run.steps, run.unused)),
-            stragglers=tuple(fill(Persistence, late) for late in stragglers.find_persistent(run.steps)),
-            start_up=tuple(
-                StartUp(
-                    attempt=start_up.attempt,
-                    seconds=start_up.seconds,
-                    parts=tuple(
-                        StartUpPart(kind=part.kind, name=part.name, seconds=part.nanoseconds / 1e9)
+            balance=balance.judge(run.devices),
+            off_policy=off_policy.judge_run(run),
+            cost=accounting.sum_costs(run.steps, run.unused),
+            stragglers=stragglers.find_persistent(run.steps),
+            start_up=[
+                {
+                    "attempt": start_up.attempt,
+                    "seconds": start_up.seconds,
+                    "parts": [
+                        {"kind": part.kind, "name": part.name, "seconds": part.nanoseconds / 1e9}
                         for part in start_up.parts
-                    ),
-                )
+                    ],
+                }
                 for start_up in run.start_ups
-            ),
+            ],
         ),
         events=[
             fill(
@@ -287,10 +289,6 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
-
-
-def _or_none(kind: Any, record: object) -> Any:
-    return None if record is None else fill(kind, record)
 
 
 def _make_step(step: model.Step, rest: float) -> Step:

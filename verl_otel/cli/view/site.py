@@ -362,7 +362,7 @@ def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
 
     Args:
         run: What is known of the run.
-        read: The share of its files that was read. How the run learned is not said of a part.
+        read: The share of its files that was read. Of a part there is no sentence on how the run learned.
         query: The numbers of the steps.
     """
     numbers = {int(text) for text in query.get("step", [])}
