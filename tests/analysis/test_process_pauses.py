@@ -235,7 +235,7 @@ def test_a_path_keeps_its_length_and_order_does_not_matter(known, parts, chance)
     assert ticks[0] == ticks[1]
 
 
-def test_what_no_cause_explains_is_said(story):
+def test_the_title_has_what_no_cause_explains(story):
     """Two slow tools of trajectories beside each other: each alone would have saved only its lead."""
     trainer, agent, now = story.process(), story.process("agent_loop"), 0.0
     for number in range(1, 8):

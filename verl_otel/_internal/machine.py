@@ -15,7 +15,7 @@ DIGITS: Final = 8
 def identify_machine() -> str:
     """Return what is common to all processes that see the same process ids, in hexadecimal: the boot of the kernel and the pid namespace.
 
-    ``0`` where the system does not say it.
+    ``0`` where the system does not provide it.
     """
     try:
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - this is no path
@@ -25,7 +25,7 @@ def identify_machine() -> str:
 
 
 def identify_process(pid: int | None = None) -> str:
-    """Return what no other process has, in hexadecimal: of the machine, the id and the start of a process. ``0`` where the system does not say it.
+    """Return what no other process has, in hexadecimal: of the machine, the id and the start of a process. ``0`` where the system does not provide it.
 
     Args:
         pid: The process; None: this one.

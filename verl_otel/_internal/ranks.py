@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The rank of a process in a distributed job, as its launcher tells it. All ranks run one loop and record the same steps."""
+"""The rank of a process in a distributed job, from the variables of its launcher. All ranks run one loop and record the same steps."""
 
 from __future__ import annotations
 

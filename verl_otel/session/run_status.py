@@ -80,7 +80,7 @@ class RunStatus:
         """Whether something has changed that is not written."""
 
     def consume(self, batch: Batch) -> None:
-        """Take what a batch says of the training."""
+        """Take state, steps and rewards of the training from a batch."""
         for point in batch.points:
             name, value = point.instrument.name, point.value
             if isinstance(value, HistogramValue):

@@ -277,8 +277,6 @@ SUPERSEDED: Final = "superseded"
 """Text of such a line where the process did not continue: another event describes it."""
 SAME_NS: Final = 60 * 10**9
 """Time between two reports of one event: monitors of several nodes find it one after the other, and a launcher ends ranks 30 s after the first."""
-_OF_PROCESS: Final = ("stall", "crash")
-"""Kinds of events that a process causes; those of others are the same where their text is."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -349,7 +347,7 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
     groups: list[list[Event]] = []
     newest: dict[tuple[str, str], list[Event]] = {}
     for event in events:
-        key = event.kind, str(event.detail.get("group", "") if event.kind in _OF_PROCESS else event.text)
+        key = event.kind, str(event.detail.get("group", ""))  # only the watchdog, which runs in each process, names one
         group = newest.get(key) if key[1] else None
         if group is None or event.time_ns - group[-1].time_ns > SAME_NS or _names_again(group, event):
             group = newest[key] = []
@@ -360,7 +358,7 @@ def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def _names_again(group: Iterable[Event], event: Event) -> bool:
     """Return whether a process of a group reports something once more: that is another event."""
-    return event.kind in _OF_PROCESS and any(_process_of(event) == _process_of(other) for other in group)
+    return any(_process_of(event) == _process_of(other) for other in group)
 
 
 def _process_of(event: Event) -> tuple[str, str]:

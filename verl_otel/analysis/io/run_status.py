@@ -44,7 +44,7 @@ class Training(msgspec.Struct, frozen=True):
     """Number of the last one."""
     step_seconds: _Seconds | None = None
     total_steps: _Count | None = None
-    """Steps that are planned, if the trainer says so."""
+    """Steps that are planned, if they are known."""
     reward: float | None = None
     """Mean reward that was reported last."""
     verdict: _Text = ""
@@ -102,7 +102,7 @@ def find_state(
     """Return the word for the state of a run.
 
     Args:
-        manifest: Its manifest. What it says of an attempt before the last one does not count.
+        manifest: Its manifest. The status of an attempt before the last one does not count.
         recorded: Last value of ``verl.run.state`` in the files of a run whose manifest has no status; None: unknown.
         run_events: The events of the run. They are read only if they matter, as is what follows.
         is_active: Returns whether one of its processes lives, as far as the reader can see. A process that was killed recorded no end.
