@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Union
 
-AttributeValue = Union[str, bool, int, float, tuple[str, ...], tuple[bool, ...], tuple[int, ...], tuple[float, ...]]
+AttributeValue = Union[str, bool, int, float, tuple[Union[str, bool, int, float], ...]]
 """The type of an attribute value, as OpenTelemetry defines it: a primitive, or a sequence of primitives of one type."""
 
 Attributes = Mapping[str, AttributeValue]

@@ -3,6 +3,7 @@
 """A long run is explained in memory that does not grow with it, and everything in it is found."""
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def count(folder):
 def run_and_counts(write):
     """A run of some steps with two that are slow, and what its files hold."""
     folder = write(100, 8)
-    return summary.explain([folder], processes=0), count(folder)
+    return summary.explain([folder], keep_after=math.inf), count(folder)
 
 
 def test_everything_in_it_is_counted(run_and_counts):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run is explained from its files, the same in one slice or many, in one process or several, on one host's clock or many."""
+"""A run is explained from its files, the same in one piece or many, on one host's clock or many."""
 
 import math
 import time
@@ -10,12 +10,13 @@ import pytest
 import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io import followed_files
+from verl_otel.analysis.traces import clocks
 
 
 def explain(folder, **more):
     """Explain one folder in this process."""
-    return summary.explain([folder], processes=0, **more)
+    return summary.explain([folder], **more)
 
 
 def long_story(folder, steps=30, hosts=("node-1",), shift=0.0):
@@ -101,21 +102,19 @@ def test_a_step_that_all_ranks_record_is_one_step(tmp_path, late):
 
 
 def ordered(step):
-    """A recent step with its trajectories in an order that does not depend on the slices."""
+    """A recent step with its trajectories in an order that does not depend on the pieces."""
     return step._replace(members=tuple(sorted(step.members)))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("size", [20_000, 60_000])
-@pytest.mark.parametrize("processes", [0, 1])
-def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, processes):
-    """A run says the same cut into many slices, and read by another process, as read in one piece."""
+@pytest.mark.parametrize("size", [1, 20_000, 60_000])
+def test_pieces_change_nothing(monkeypatch, tmp_path, size):
+    """A run says the same read line by line or in many pieces as read in one piece."""
     folder = long_story(tmp_path / "r1")
     whole = explain(folder)
-    cut = run_files.cut
-    monkeypatch.setattr(run_files, "cut", lambda paths, **more: cut(paths, size, **more))
-    assert len(run_files.cut(sorted(folder.glob("traces-*")))) > 3
-    again = summary.explain([folder], processes=processes)
+    monkeypatch.setattr(followed_files, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(summary, "PIECE_BYTES", size)
+    again = explain(folder)
     assert again._replace(recent_steps=()) == whole._replace(recent_steps=())
     assert list(map(ordered, again.recent_steps)) == list(map(ordered, whole.recent_steps))
 
@@ -305,9 +304,9 @@ def test_tokens_of_a_number_that_two_steps_have_count_once(story):
 def test_an_unbounded_clock_allows_no_verdict(tmp_path, monkeypatch):
     """Where nothing tells how far the clock of a host on the path is, the uncertainty is infinite, and not zero."""
     folder = long_story(tmp_path / "r1", steps=6, hosts=("node-1", "node-2"))
-    unbounded = summary.clocks.estimate([], "node-1", ["node-1", "node-2"])
+    unbounded = clocks.estimate([], "node-1", ["node-1", "node-2"])
     assert unbounded["node-2"].uncertainty == math.inf
-    monkeypatch.setattr(summary.clocks, "estimate", lambda *_: unbounded)
+    monkeypatch.setattr(clocks, "estimate", lambda *_: unbounded)
     run = explain(folder)
     assert {step.uncertainty for step in run.steps} == {math.inf}
     assert not any(step.verdicts for step in run.steps)
@@ -380,22 +379,6 @@ def test_progress_is_told(tmp_path):
     assert told == sorted(told)
 
 
-@pytest.mark.parametrize(("bytes_", "helpers"), [(0, 3), (1 << 40, 0)])
-def test_long_runs_are_read_by_several_processes(monkeypatch, tmp_path, bytes_, helpers):
-    """Where nobody says how many processes help, a long run gets as many as are of use, a short one none."""
-    asked = []
-    each = summary.run_files.map_ordered
-    monkeypatch.setattr(summary, "PARALLEL_BYTES", bytes_)
-    monkeypatch.setattr(summary.run_files, "count_workers", lambda: 3)
-    monkeypatch.setattr(
-        summary.run_files,
-        "map_ordered",
-        lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0),
-    )
-    summary.explain([stories.training(tmp_path / "r1").write()])
-    assert asked == [helpers]
-
-
 def test_a_real_session_is_read(tmp_path):
     """What a session wrote has one process, its step, its scalars, and nothing open."""
     verl_otel.init(exporters="file", run_dir=tmp_path, run_id="real")
@@ -409,7 +392,7 @@ def test_a_real_session_is_read(tmp_path):
     assert (run.run_id, run.counts.processes, run.counts.spans) == ("real", 1, 2)
     assert [(step.number, [phase.key for phase in step.phases]) for step in run.steps] == [(1, ["gen"])]
     (series,) = (each for each in run.series if each.name == "my.gauge")
-    assert (series.values, dict(series.labels)["kind"]) == ((2.5,), "x")
+    assert (list(series.values), dict(series.labels)["kind"]) == ([2.5], "x")
     assert run.completeness.unfinished == ()
 
 

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from verl_otel.analysis.io import run_files, run_status
 from verl_otel.analysis.model import Event
-from verl_otel.analysis.summary import RUNNING_SECONDS
 from verl_otel.semconv.run_state import RunState
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
@@ -97,7 +96,7 @@ def find_state(folder: Path, manifest: Mapping[str, Any], written: float) -> str
     """
 
     def is_active() -> bool:
-        return time.time() - written < RUNNING_SECONDS or has_live_process(folder)
+        return time.time() - written < run_status.RUNNING_SECONDS or has_live_process(folder)
 
     return run_status.find_state(manifest, None, _read_events(folder), is_active)
 

@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 from verl_otel import config
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import kept_results
+from verl_otel.analysis import saved_state
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
 from verl_otel.cli.documents.base import fill
@@ -293,7 +293,7 @@ def delete(folder: Path) -> str:
             else:
                 os.unlink(entry.path)  # noqa: PTH108 - an entry of `scandir`
         folder.rmdir()
-        kept_results.forget([folder])
+        saved_state.forget([folder])
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     return ""

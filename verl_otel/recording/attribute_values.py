@@ -136,7 +136,7 @@ def _coerce_sequence(values: Any) -> AttributeValue:
     if kinds == {int, float}:
         return tuple(float(item) for item in items)  # type: ignore[arg-type]  # both are numbers
     if len(kinds) == 1 and str not in kinds:
-        return tuple(items)  # type: ignore[return-value]  # one kind of primitive
+        return tuple(items)  # type: ignore[arg-type]  # one kind of primitive
     return _fit_texts([item if type(item) is str else to_text(item) for item in items])
 
 

@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.gpu.devices import Devices, natural
 from verl_otel.analysis.model import Cost, DeviceTime, Step, Straggler, Trajectory
@@ -222,24 +224,23 @@ _Idle = tuple[int, int, tuple[str, ...]]
 """Start, end, cause by lane."""
 
 
-class GpuAccount:
-    """The GPU time of a run. Its memory does not grow with the run.
+class GpuAccount(msgspec.Struct):
+    """The GPU time of a run. Its memory does not grow with the run."""
 
-    Args:
-        devices: GPUs of its first attempt.
-    """
+    devices: Devices
+    """GPUs of the attempt."""
+    _total: dict[str, DeviceTime] = {}
+    """By device, of all attempts."""
+    _began_ns: int | None = None
+    """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
+    _opened_ns: int | None = None
+    """Start of the first trajectory of the attempt."""
+    _slept: tuple[int, bool] = (0, False)
+    """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
-    def __init__(self, devices: Devices) -> None:
-        self.devices = devices
-        self._total: dict[str, DeviceTime] = {}
-        """By device, of all attempts."""
+    def __post_init__(self) -> None:
+        """Begin the account of each device."""
         self._add_devices()
-        self._began_ns: int | None = None
-        """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
-        self._opened_ns: int | None = None
-        """Start of the first trajectory of the attempt."""
-        self._slept: tuple[int, bool] = (0, False)
-        """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
     def add_window(
         self,

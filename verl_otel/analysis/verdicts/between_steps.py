@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
+
+import msgspec
 
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.traces import critical_path
@@ -76,13 +77,12 @@ class _Recent(NamedTuple):
     parts: tuple[PhaseTime, ...]
 
 
-class BetweenSteps:
+class BetweenSteps(msgspec.Struct):
     """Measures and judges the time between the steps of a run, in the order of time, in bounded memory."""
 
-    def __init__(self) -> None:
-        self._baselines = Baselines()
-        self._recent: deque[_Recent] = deque()
-        self._final: dict[int, tuple[Verdict, ...]] = {}
+    _baselines: Baselines = msgspec.field(default_factory=Baselines)
+    _recent: list[_Recent] = []
+    _final: dict[int, tuple[Verdict, ...]] = {}
 
     def measure(self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool) -> Step:
         """Return a step with its period and the critical path to the next one, or to one that has not ended.
@@ -113,7 +113,7 @@ class BetweenSteps:
         )
         self._recent.append(_Recent(slim, tuple(_sum_by_key(parts))))
         while len(self._recent) > LOOK_AHEAD:
-            recent = self._recent.popleft()
+            recent = self._recent.pop(0)
             verdicts = tuple(self._judge(recent))
             if verdicts:
                 self._final[recent.step.trace_id] = verdicts

@@ -17,9 +17,12 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from verl_otel.analysis.model import Event, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.traces.span_names import PAUSED, TOOL_PREFIX
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
 from verl_otel.semconv import attributes as attr
 
@@ -70,13 +73,12 @@ class Blocking(NamedTuple):
     """Kind and name of the segment that waited for it; empty: it is not on a path."""
 
 
-class _Intervals:
+class _Intervals(msgspec.Struct):
     """The newest intervals of one process, in the order of their start. The intervals of one step are found without a search through all."""
 
-    def __init__(self) -> None:
-        self._sorted: list[Blocking] = []
-        self._latest_ns: list[int] = []
-        """The latest end of each interval and those before it."""
+    _sorted: list[Blocking] = []
+    _latest_ns: list[int] = []
+    """The latest end of each interval and those before it."""
 
     def add(self, blocking: Blocking) -> None:
         """Add an interval."""
@@ -99,15 +101,16 @@ class _Intervals:
 _ByInstance = dict[str, _Intervals]
 
 
-class BlockedLoops:
+class BlockedLoops(msgspec.Struct):
     """The intervals of a run in which event loops were blocked or processes were paused, by process."""
 
-    def __init__(self) -> None:
-        self._spans: _ByInstance = {}
-        self._stalls: _ByInstance = {}
-        self._pauses: _ByInstance = {}
-        self._servers: dict[str, dict[str, None]] = {prefix: {} for prefix in _SERVERS.values()}
-        """Processes of which intervals are known, by the start of their names."""
+    _spans: _ByInstance = {}
+    _stalls: _ByInstance = {}
+    _pauses: _ByInstance = {}
+    _servers: dict[str, dict[str, None]] = msgspec.field(
+        default_factory=lambda: {prefix: {} for prefix in _SERVERS.values()}
+    )
+    """Processes of which intervals are known, by the start of their names."""
 
     def __bool__(self) -> bool:
         return bool(self._spans or self._stalls or self._pauses)
@@ -257,7 +260,7 @@ class Blocked(NamedTuple):
 
     verdicts: tuple[Verdict, ...] = ()
     """One for each process and what blocked it."""
-    covered: Mapping[tuple[str, str], float] = {}
+    covered: Keyed[tuple[str, str], float] = Keyed()
     """Seconds of its critical path that these took from each kind and name of work."""
 
 
@@ -277,7 +280,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     for blocking in waits:
         by_subject[blocking.instance, blocking.name, blocking.kind].append(blocking)
     verdicts: list[Verdict] = []
-    covered: dict[tuple[str, str], float] = defaultdict(float)
+    covered: Keyed[tuple[str, str], float] = Keyed()
     for blockings in by_subject.values():
         seconds = _count_seconds(blockings)
         is_callback = all(blocking.reason == "callback" for blocking in blockings)
@@ -289,7 +292,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         waiting = _count_waiting(members, blockings)
         verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting))
         for blocking in blockings:
-            covered[blocking.work] += _count_seconds([blocking])
+            covered[blocking.work] = covered.get(blocking.work, 0.0) + _count_seconds([blocking])
     return Blocked(tuple(verdicts), covered)
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Segment, Step, Verdict
@@ -13,7 +13,7 @@ from verl_otel.analysis.traces.critical_path import NOWHERE, find_place
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
-from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS, Baselines
+from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS, Baselines, Key
 from verl_otel.analysis.verdicts.stragglers import method_of
 
 _NOT_JUDGED: Final = frozenset(("poll", "start"))
@@ -40,7 +40,7 @@ class PhaseTime(NamedTuple):
     """All methods on that part of the path."""
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> Key:
         """Key of the same time in other steps."""
         return "phase", self.phase, self.kind, self.name
 
