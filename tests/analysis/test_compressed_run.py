@@ -2,14 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run whose older files are compressed is read as if they were not."""
 
-import functools
-
 import pytest
 
 from tests.analysis import big_run
 from tests.builders.compressed_run import compress
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import run_files
 
 pytestmark = pytest.mark.full
 

@@ -5,9 +5,8 @@
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader, summary
 from verl_otel.analysis.io.otlp_json import PointRecord
-from verl_otel.analysis import reader
 from verl_otel.analysis.scalars import Columns, Room, find_rewards
 from verl_otel.cli.page import data
 

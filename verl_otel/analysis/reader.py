@@ -35,6 +35,7 @@ COMMAND, PAGE = "command", "page"
 """Names under which readers are saved: by a command, and by a page, which keeps less."""
 PIECE_BYTES: Final = 256 << 10
 """Bytes that a page reads at a time: about 1,500 spans, 3 MB as objects."""
+COMMAND_LIMITS: Final = Limits()
 PAGE_LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True)
 MAX_BOUNDS: Final = 20_000
 """Bounds on clock offsets that are kept."""
@@ -213,9 +214,9 @@ def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
 
 def begin(
     folders: Iterable[Path],
-    limits: Limits = Limits(),
+    limits: Limits = COMMAND_LIMITS,
     room: Room = WHOLE,
-    asked: frozenset[int] = frozenset(),  # noqa: B008 - immutable
+    asked: frozenset[int] = frozenset(),
 ) -> RunReader:
     """Return a reader of a run of which nothing has been read.
 
