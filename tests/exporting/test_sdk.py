@@ -8,6 +8,8 @@ import time
 import weakref
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.metrics._internal import _ProxyMeterProvider
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableCounter
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
@@ -213,7 +215,7 @@ def test_a_name_that_the_sdk_refuses_costs_only_itself(make, caplog):
 
 def test_values_that_wait_for_a_provider_are_bounded():
     """Without a provider the oldest are dropped and counted, and what is left at the end is counted."""
-    exporter = SdkExporter(GivenProviders())
+    exporter = SdkExporter(GivenProviders(trace.ProxyTracerProvider(), _ProxyMeterProvider()))
     exporter.open(RESOURCE, SCOPE, MetricState())
     chunk = Values(SECONDS, LABELS, (0.1,) * 1000, ())
     exporter.consume(Batch(NOW, (make_span(1),), values=(chunk,) * (MAX_VALUES // 1000 + 2)))

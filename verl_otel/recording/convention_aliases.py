@@ -4,7 +4,7 @@
 
 Switched on by ``OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental``. The points are copied when they are collected, so that the code
 that records pays nothing. What has no name of ``verl.`` has the name of the conventions only, and is not here.
-Source: semantic-conventions-genai at commit `FOLLOWED`, before its release 0.1.0.
+Source: semantic-conventions-genai, release 0.1.0.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
 
-FOLLOWED: Final = "024a4f944a1291fcb627c9c47da69e79868dd15e"
-"""Commit of the conventions whose names are followed."""
 CONVERSATION_VERBS: Final = frozenset({"trajectory", "llm", "tool"})
 """Spans that get ``gen_ai.conversation.id``."""
 
