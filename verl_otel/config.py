@@ -275,6 +275,9 @@ SETTINGS: Final = (
     Setting("engine_traces", "VERL_OTEL_ENGINE_TRACES", parse_flag, "0",
         "Let vLLM create its own `llm_request` span for every request, as a child of ours and exported with ours. Enables the statistics of "
         "vLLM. Not needed if vLLM has an `otlp_traces_endpoint` of its own."),
+    Setting("aiohttp", "VERL_OTEL_AIOHTTP", make_choice_parser("rewards", "all"), "rewards",
+        "Which calls by aiohttp get a client span and the header `traceparent`, with the package of `verl-otel[aiohttp]`: those of reward models and "
+        "remote rewards, or all below a span, such as those of tools and agent loops."),
     Setting("stalls", "VERL_OTEL_STALLS", parse_flag, "1",
         "Report stalls and crashes while they happen: one line in the log, and details in the run's folder. Off without exporters."),
     Setting("stall_seconds", "VERL_OTEL_STALL_SECONDS", make_number_parser(1, 1_000_000), "1800",
@@ -400,6 +403,7 @@ class Config:
     token_file: Path | None
     rl_insight: str
     engine_traces: bool
+    aiohttp: str
     stalls: bool
     stall_seconds: float
     on_stall: str
