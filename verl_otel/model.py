@@ -188,6 +188,15 @@ class Point(NamedTuple):
     exemplars: tuple[Exemplar, ...] = ()
 
 
+class Values(NamedTuple):
+    """What a histogram has taken since the last drain, value by value: for the user's own SDK, whose views may choose other bounds."""
+
+    instrument: Instrument
+    labels: Labels
+    values: tuple[float, ...]
+    bounds: tuple[float, ...]
+
+
 class LogRecord(NamedTuple):
     """A record of the run log. Time in nanoseconds since the Unix epoch."""
 
@@ -211,6 +220,8 @@ class Batch(NamedTuple):
     open_spans: tuple[OpenSpan, ...] = ()
     asked: frozenset[str] = frozenset()
     """Metrics of which ``points`` contains every current series, so that their other series are removed."""
+    values: tuple[Values, ...] = ()
+    """Values of histograms, if `verl_otel.recording.series.keep_values` is on."""
 
 
 class Resource(NamedTuple):

@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("a", type=Path, metavar="A", help="folder or id of the baseline run")
     parser.add_argument("b", type=Path, metavar="B", help="folder or id of the run that is compared with it")
+    options.add_run_dir(parser)
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
     form.add_argument("--md", action="store_true", help="print Markdown, for a pull request")

@@ -43,7 +43,7 @@ from verl_otel.semconv import attributes as attr
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    options.add_runs(parser, "RUN_DIR")
+    options.add_runs(parser)
     options.add_otlp(parser)
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)

@@ -44,7 +44,7 @@ def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
 
 
 def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
-    """Tokens, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
+    """Tokens, those of the input that were cached, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
     prompt_ids = arguments.get("prompt_ids")
     token_ids = _member(result, "token_ids")
     usage = _member(result, "usage") if prompt_ids is None or token_ids is None else None
@@ -54,9 +54,19 @@ def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     return {
         attr.GEN_AI_INPUT_TOKENS: _member(usage, "prompt_tokens") if prompt_ids is None else _size(prompt_ids),
         attr.GEN_AI_OUTPUT_TOKENS: _member(usage, "completion_tokens") if token_ids is None else _size(token_ids),
+        attr.GEN_AI_CACHED_TOKENS: _cached_tokens(result),
         attr.GEN_AI_FINISH_REASONS: (to_name(reason),) if reason is not None else None,
         attr.PREEMPTIONS: to_number(_member(result, "num_preempted")),
     }
+
+
+def _cached_tokens(result: Any) -> float | None:
+    """Return the input tokens that were in the engine's cache: of OpenAI's usage, of vLLM's output, or as verl passes that on."""
+    details = _member(_member(result, "usage"), "prompt_tokens_details")
+    found = (_member(part, name) for part, name in (
+        (details, "cached_tokens"), (_member(result, "extra_fields"), "num_cached_tokens"), (result, "num_cached_tokens")
+    ))  # fmt: skip
+    return to_number(next((tokens for tokens in found if tokens is not None), None))
 
 
 def extract_trajectory(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:

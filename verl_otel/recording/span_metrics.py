@@ -33,6 +33,7 @@ _LLM_LABELS: Final = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_M
 _TOKENS: Final = (
     (metric_names.GEN_AI_CLIENT_INPUT_TOKENS, attr.GEN_AI_INPUT_TOKENS),
     (metric_names.GEN_AI_CLIENT_OUTPUT_TOKENS, attr.GEN_AI_OUTPUT_TOKENS),
+    (metric_names.GEN_AI_CLIENT_CACHED_TOKENS, attr.GEN_AI_CACHED_TOKENS),
 )
 _cache: Final[dict[tuple[object, ...], Any]] = {}
 """Series by metric and labels. They are never removed from the registry, so this is never cleared."""

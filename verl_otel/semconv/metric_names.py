@@ -173,6 +173,9 @@ GEN_AI_CLIENT_INPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.input_to
 GEN_AI_CLIENT_OUTPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.output_tokens", "counter", "{token}",
     (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
     "Tokens that LLM calls generated.")
+GEN_AI_CLIENT_CACHED_TOKENS: Final = _row("gen_ai.client.inference.usage.cache_read.input_tokens", "counter", "{token}",
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
+    "Those of the input tokens that the engine had in its prefix cache, where it says so: with verl vLLM does, from 0.9 on.")
 GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE),
     (0, 0, 0),
     "One call of a tool, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
