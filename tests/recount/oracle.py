@@ -350,6 +350,18 @@ def describe_scores(scores):
     }
 
 
+def describe_components(samples):
+    """Mean and extremes of the components of the reward: a right answer has 1, and the rest of its score is for its form."""
+    components = {
+        "acc": [float(sample.score >= RIGHT - NOTHING) for sample in samples],
+        "form": [sample.score - (sample.score >= RIGHT - NOTHING) for sample in samples],
+    }
+    return {
+        name: {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+        for name, values in components.items()
+    }
+
+
 class OwnLoop(Oracle):
     """The count of a loop of one's own (`own_loop`)."""
 

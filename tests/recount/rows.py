@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.builders import otlp_json
-from tests.recount.oracle import NOTHING, count_groups, describe_scores
+from tests.recount.oracle import NOTHING, count_groups, describe_components, describe_scores
 
 FLOAT = 1e-6
 """verl computes in single precision."""
@@ -223,6 +223,28 @@ def last_scores(oracle):
 
 def read_scores(product):
     return {name: product.latest(f"verl.reward.score.{name}") for name in ("mean", "stddev", "min", "max")}
+
+
+COMPONENT_TAG = "TensorBoard: mean of a component of the rewards of each step"
+AGGREGATES = ("mean", "min", "max")
+
+
+def read_components(product):
+    return {
+        name: {each: product.latest("verl.reward.component", variable=name, aggregate=each) for each in AGGREGATES}
+        for name in ("acc", "form")
+    }
+
+
+def log_components(product):
+    """What the run log has of them, by step."""
+    logged = {
+        (name, each): product.logged("reward", f"{name}_{each}") for name in ("acc", "form") for each in AGGREGATES
+    }
+    return {
+        step: {name: {each: logged[name, each][step] for each in AGGREGATES} for name in ("acc", "form")}
+        for step in logged["acc", "mean"]
+    }
 
 
 def name_scalars(oracle):
@@ -626,6 +648,13 @@ ROWS = [
         lambda p: [p.latest(f"verl.reward.score.{name}") for name in ("p10", "p50", "p90")],
         own=True,
     ),
+    Row(
+        "components of the rewards of the last step",
+        lambda o: describe_components(o.samples_of(o.steps[-1])),
+        read_components,
+        own=True,
+    ),
+    Row("run log: components of the rewards of each step", by_step(describe_components), log_components),
     Row("verl's scalars", lambda o: PartOf(name_scalars(o)), read_scalars),
     Row("results of validations", name_results, read_results),
     Row(
@@ -866,6 +895,12 @@ ROWS = [
         },
     ),
     Row(
+        COMPONENT_TAG,
+        lambda o: [(step, describe_components(o.samples_of(step))["acc"]["mean"]) for step in dict.fromkeys(o.steps)],
+        lambda p: p.tensorboard.get("reward/acc_mean"),
+        own=True,
+    ),
+    Row(
         "TensorBoard: mean of the scores of each step",
         lambda o: [(step, mean(each.score for each in o.samples_of(step))) for step in sorted(set(o.steps))],
         lambda p: [(step, value.sum / value.num) for step, value in p.tensorboard.get("rollout/reward_dist", ())],
@@ -894,6 +929,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
         for mode in ("resume", "crash")
     },
     (TAIL, "own_failed"): "it is that of the step that raised",
+    (COMPONENT_TAG, "own_failed"): "it has a value of the step that raised, too",
     **{
         (family, "fully_async"): "the slowest are of validations, which the rollouter runs for no step"
         for family in ("report: step of the slowest trajectories", "page: step of the slowest trajectories")

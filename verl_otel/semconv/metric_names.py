@@ -192,6 +192,9 @@ REWARD_SCORE_MAX: Final = _score("verl.reward.score.max", "largest")
 REWARD_SCORE_P10: Final = _score("verl.reward.score.p10", "10th percentile")
 REWARD_SCORE_P50: Final = _score("verl.reward.score.p50", "median")
 REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
+REWARD_COMPONENT: Final = _row("verl.reward.component", "gauge", "", (attr.VARIABLE, attr.AGGREGATE), (12, 12, 12),
+    "Numbers that the reward function returned beside the score (`verl.variable`), over the samples that the last step trained on: mean, min, max. Not of "
+    "validations, whose components verl logs (`verl.validation.score`).")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
     "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
     "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: an `acc` of the reward function or else a score above 0 (solved), "

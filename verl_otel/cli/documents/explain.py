@@ -33,7 +33,7 @@ from verl_otel.cli.documents.base import (
     name_id,
     sum_parts,
 )
-from verl_otel.cli.documents.learning import Finding, Signal, describe
+from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
 from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
@@ -227,6 +227,7 @@ class Explain(Answer):
     events: tuple[Event, ...]
     profile: Annotated[str, about("profile of the thresholds of the learning")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    reward_move: Move
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     missing: Missing

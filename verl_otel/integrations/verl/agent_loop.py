@@ -13,7 +13,7 @@ from verl_otel.integrations.spans import describe, find_open
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
-from verl_otel.recording.call_attributes import extract_trajectory
+from verl_otel.recording.call_attributes import extract_trajectory, read_components
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span, current_span
@@ -126,23 +126,11 @@ def read_outputs(outputs: list[Any]) -> dict[str, Any]:
     return attributes
 
 
-MAX_REWARD_FIELDS: Final = 16
-"""Numbers of a reward function that are kept of a trajectory."""
-
-
 def _read_reward_fields(output: Any) -> tuple[str, ...]:
-    """Return the numbers that a reward function returned in its mapping, beside the score.
-
-    For a function that returns a score alone verl makes ``acc`` of it, which is left out.
-    """
+    """Return the components of the reward. For a function that returns a score alone verl makes ``acc`` of it, which is none."""
     fields = getattr(output, "extra_fields", None)
     info = fields.get("reward_extra_info") if isinstance(fields, dict) else None
-    if not isinstance(info, dict) or info.keys() == {"acc"}:
-        return ()
-    numbers = {
-        to_name(name): to_number(value) for name, value in list(info.items())[:MAX_REWARD_FIELDS] if name != "score"
-    }
-    return tuple(f"{name}={float(number)!r}" for name, number in numbers.items() if number is not None)
+    return read_components(info) if isinstance(info, dict) and info.keys() != {"acc"} else ()
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:
