@@ -493,3 +493,43 @@ def test_names_of_components_are_bounded(recorded):
             compute_score({"score": 1.0, f"name-{number}": 1.0})
     names = {dict(p.labels)["verl.variable"] for p in recorded.points if p.instrument.name == "verl.reward.component"}
     assert names == {f"name-{number}" for number in range(16)}
+
+
+def reason(word):
+    return verl_otel.llm("toy")(lambda: {"choices": [{"finish_reason": word}]})
+
+
+@verl_otel.tool("python")
+def run_tool(error):
+    raise error
+
+
+def raise_timeout():
+    raise TimeoutError
+
+
+def set_end():
+    reason("length")()
+    trace.get_current_span().set_attribute("verl.trajectory.end", "turn_limit")
+
+
+@pytest.mark.parametrize(
+    ("work", "end"),
+    [
+        (reason("stop"), "finished"),
+        (reason("length"), "length"),
+        (reason("abort"), "aborted"),
+        (lambda: (reason("length")(), reason("stop")()), "finished"),  # the last call counts
+        (lambda: run_tool(OSError()), "tool_failed"),
+        (lambda: run_tool(TimeoutError()), "timeout"),
+        (raise_timeout, "timeout"),
+        (lambda: 1 / 0, "failed"),
+        (set_end, "turn_limit"),
+    ],
+)
+def test_how_a_trajectory_of_an_own_loop_ended(recorded, work, end):
+    """By the finish reason of its last call or its exception, unless the loop says it."""
+    with contextlib.suppress(OSError, TimeoutError, ZeroDivisionError), verl_otel.trajectory("p", 0):
+        work()
+    assert recorded.span("verl.trajectory").attributes["verl.trajectory.end"] == end
+    assert recorded.value("verl.rollout.trajectories", verl_trajectory_end=end) == 1

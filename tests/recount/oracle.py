@@ -74,6 +74,8 @@ class Trajectory(NamedTuple):
     """When verl handed its samples over: a sample cannot carry what happens after that. The trajectory ends when they are written."""
     last_token: float
     """When its last call of the model ended."""
+    limit: float = math.inf
+    """Tokens that a response may have."""
 
     @property
     def seconds_of_sample(self):
@@ -232,7 +234,10 @@ class Oracle:
                 submitted=line["step"],
                 handed=handed.get(line["id"], line["end"]),
                 last_token=max((call["end"] for call in calls.get(line["id"], ())), default=line["end"]),
-                **{name: outputs.get(line["id"], {}).get(name, 0) for name in ("prompt", "generated", "response")},
+                **{
+                    name: outputs.get(line["id"], {}).get(name, 0)
+                    for name in ("prompt", "generated", "response", "limit")
+                },
             )
             for line in self.lines("trajectory")
         ]

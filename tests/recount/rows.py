@@ -8,6 +8,7 @@ A row holds in every mode. ``count`` returns None where the mode has no such num
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -201,6 +202,15 @@ def read_tokens(product, validate):
     }
 
 
+def count_ends(trajectories):
+    """Trajectories by how they ended: at the limit of tokens, or by the model."""
+    return Counter("length" if each.response >= each.limit else "finished" for each in trajectories)
+
+
+def read_ends(product, validate):
+    return product.by_label("verl.rollout.trajectories", "trajectory.end", validate=validate)
+
+
 def bin_of(score):
     """Upper bound of the bin of a score."""
     bounds = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
@@ -348,6 +358,24 @@ def count_syncs(oracle):
     """Weight syncs: one reaches all replicas that share devices with the trainer, or all that have devices of their own."""
     sent = [line["replica"] for line in oracle.lines("sync")]
     return sent.count(0) + (sent.count(1) if oracle.rollout_devices else 0)
+
+
+def time_last_syncs(oracle):
+    """Seconds in which the last sync of each replica took the weights from their producer and loaded them."""
+    return OneOf(
+        [Timed(1, line["seconds"]) for line in {line["replica"]: line for line in oracle.lines("sync")}.values()]
+    )
+
+
+def read_last_sync(product):
+    """The same of one process: making or receiving the weights, and loading them."""
+    name, found = "verl.weight_sync.part.duration", {}
+    for part in ("gather", "receive", "load"):
+        product.series(name, part=part)
+        for (metric, labels, file), points in product.points.items():
+            if metric == name and ("verl.part", part) in labels:
+                found.setdefault(file, {})[part] = otlp_json.read_number(points[-1])
+    return next(sum(parts.values()) for parts in found.values() if "load" in parts)
 
 
 def mean(values):
@@ -541,6 +569,12 @@ ROWS = [
         lambda p: p.total("verl.weight_sync.duration"),
     ),
     Row(
+        "bytes of a weight sync",
+        lambda o: o.lines("sync")[-1]["bytes"],
+        lambda p: p.latest("verl.weight_sync.size"),
+    ),
+    Row("seconds of the last weight sync of a replica", time_last_syncs, read_last_sync),
+    Row(
         "seconds of logging",
         lambda o: Timed(len(o.lines("logged")), sum(line["seconds"] for line in o.lines("logged"))),
         lambda p: p.total("verl.logging.time"),
@@ -588,6 +622,13 @@ ROWS = [
                 p.seconds("verl.rollout.turns", validate=validate),
             ]
         ),
+        own=True,
+    ),
+    Row("how trajectories ended", of_both(count_ends), from_both(read_ends), own=True),
+    Row(
+        "explain: how trajectories ended",
+        lambda o: dict(count_ends(o.of_training())),
+        lambda p: p.explain["run"]["trajectories"]["ended"],
         own=True,
     ),
     Row("tokens", of_both(count_tokens), from_both(read_tokens), own=True),

@@ -21,11 +21,15 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_UTILIZATION,
     METRICS,
     REWARD_COMPONENT,
+    ROLLOUT_DROPPED,
     ROLLOUT_TOKENS,
+    ROLLOUT_TRAJECTORIES,
     RUN_STATE,
     SCALAR_PREFIX,
     TRAINING_STEP,
     VALIDATION_SCORE,
+    WEIGHT_SYNC_PART_DURATION,
+    WEIGHT_SYNC_SIZE,
 )
 from verl_otel.semconv.scalar_keys import CORE_VALIDATION, REWARDS, TRAINING, component_key
 
@@ -33,7 +37,12 @@ MAX_SERIES: Final = 5_000
 """Of the trainer, of `READ`, and of all others, each: thousands of ranks must not displace what the trainer logs."""
 MAX_POINTS: Final = 10_000
 """Points of one series. Of more, every second one is dropped, repeatedly; the first and the last one stay."""
-READ: Final = frozenset({ROLLOUT_TOKENS, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT, GPU_OWNER})
+READ: Final = frozenset(
+    {
+        ROLLOUT_TOKENS, ROLLOUT_TRAJECTORIES, ROLLOUT_DROPPED, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT,
+        GPU_OWNER, WEIGHT_SYNC_SIZE, WEIGHT_SYNC_PART_DURATION,
+    }
+)  # fmt: skip
 """Metrics of other processes than the trainer that the analysis adds up."""
 _TRAINER: Final = "trainer"
 _INSTANCE: Final = "instance"

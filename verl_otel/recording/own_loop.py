@@ -110,7 +110,8 @@ class Inside:
     """What the ended spans inside of one trajectory say about it."""
 
     __slots__ = (
-        "calls", "components", "generated", "llm", "preemptions", "prompt", "reward", "score", "source", "tool", "turns",
+        "calls", "components", "failed_tool", "generated", "llm", "preemptions", "prompt", "reasons", "reward", "score", "source", "tool",
+        "turns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -129,6 +130,10 @@ class Inside:
         self.source = ""
         self.components: dict[str, float] = {}
         """Of its rewards; see `step_statistics.parse_components`."""
+        self.failed_tool = ""
+        """Exception of the last tool that failed."""
+        self.reasons: AttributeValue | None = None
+        """Finish reasons of the last LLM call."""
 
     def facts(self) -> dict[str, float]:
         """Return what is known, by the names of `step_statistics.Sample`."""
@@ -198,12 +203,18 @@ def note_tool(span: Span, seconds: float) -> None:
     inside = find_inside(span)
     if inside is not None:
         inside.tool += seconds
+        inside.failed_tool = span.error or inside.failed_tool
 
 
 def note_llm(
-    span: Span, seconds: float, prompt: float | None, generated: float | None, preemptions: float | None
+    span: Span,
+    seconds: float,
+    prompt: float | None,
+    generated: float | None,
+    preemptions: float | None,
+    reasons: AttributeValue | None,
 ) -> None:
-    """Add time, tokens and preemptions of an ended LLM call."""
+    """Add time, tokens, preemptions and finish reasons of an ended LLM call."""
     inside = find_inside(span)
     if inside is None:
         return
@@ -215,6 +226,7 @@ def note_llm(
         inside.generated = (inside.generated or 0) + generated
     if preemptions is not None:
         inside.preemptions = (inside.preemptions or 0) + preemptions
+    inside.reasons = reasons
 
 
 def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue], scores: Sequence[float]) -> None:
@@ -252,6 +264,18 @@ def _is_of_step(span: Span) -> bool:
             return False
         span = parent
     return False
+
+
+def find_failed_tool(trajectory: Span) -> str:
+    """Return the exception of the last tool that failed in a trajectory; empty without one."""
+    inside = _Trajectories.inside.get(trajectory.resolve().trace_id)
+    return inside.failed_tool if inside is not None else ""
+
+
+def find_reasons(trajectory: Span) -> AttributeValue | None:
+    """Return the finish reasons of the last LLM call of a trajectory, as far as they are known."""
+    inside = _Trajectories.inside.get(trajectory.resolve().trace_id)
+    return inside.reasons if inside is not None else None
 
 
 def describe(span: Span) -> None:
