@@ -243,7 +243,7 @@ def _time_setup(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
         return
     try:
         yield
-    except BaseException:
+    except Exception:
         span.set_attribute(attr.OUTCOME, ENVIRONMENT_ERROR)
         raise
     finally:
