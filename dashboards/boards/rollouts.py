@@ -131,6 +131,41 @@ def tools() -> Panel:
     return panels.timeseries("Tool calls, p95", text, "s", target, low=0)
 
 
+def setups() -> Panel:
+    """Which tool needs long to be ready?"""
+    text = (
+        "95th percentile of making the environment of a tool for one call (verl's BaseTool.create), a part of the call, without those of "
+        "validations. Empty for function tools, which have none."
+    )
+    by = f"{label.RUN_ID}, {label.GEN_AI_TOOL}"
+    target = query(
+        quantile(0.95, metric.TOOL_SETUP_DURATION, by, matchers=TRAINED), f"{legend.RUN_ID} {legend.GEN_AI_TOOL}"
+    )
+    return panels.timeseries("Set-up of tools, p95", text, "s", target, low=0)
+
+
+def ends() -> Panel:
+    """How do trajectories end?"""
+    text = (
+        "Trajectories that ended in the window, by how, without those of validations: by the model (finished), at a limit of tokens or turns, by a "
+        "time-out, the exception of a tool or another one, or because the engine dropped their last request (aborted)."
+    )
+    by = f"by ({label.RUN_ID}, {label.TRAJECTORY_END})"
+    target = query(f"sum {by} (increase({metric.ROLLOUT_TRAJECTORIES}{TRAINED}[window]))", legend.TRAJECTORY_END)
+    return panels.stacked("Trajectories by their end", text, "short", target)
+
+
+def dropped() -> Panel:
+    """How many trajectories are generated in vain?"""
+    text = (
+        "Trajectories of the window that no step trains on: removed by verl's replay buffer as stale, without a signal, failed or surplus, or "
+        "received by a step that trained without them (filtered)."
+    )
+    by = f"by ({label.RUN_ID}, {label.REASON})"
+    target = query(f"sum {by} (increase({metric.ROLLOUT_DROPPED}{{run}}[window]))", legend.REASON)
+    return panels.stacked("Trajectories that were dropped", text, "short", target)
+
+
 def tool_errors() -> Panel:
     """Which tool fails?"""
     text = (
@@ -317,7 +352,9 @@ BOARD: Final = Board(
     text="Which trajectories hold the step, and why?",
     rows=(
         Row("The tail", (durations, quantiles, oldest, opened, tail_share, slowest, slowest_tokens)),
-        Row("Turns, tools, rewards", (turns, turn_duration, tools, tool_errors, rewards, failed)),
+        Row(
+            "Turns, tools, rewards", (turns, turn_duration, ends, tools, setups, tool_errors, rewards, failed, dropped)
+        ),
         Row("Language model", (calls, engine_parts, preemptions, thrown_back, call_tokens, staleness, lengths)),
         Row(
             "TransferQueue (its own series: transfer_queue.metrics.enabled=True)",

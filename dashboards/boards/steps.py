@@ -203,8 +203,20 @@ def sync_share() -> Panel:
 
 def payload() -> Panel:
     """How many bytes does a sync send?"""
-    text = "Bytes of the last sync that sent changes only. It is empty where whole models are sent, which is the usual case."
-    return panels.timeseries("Weight sync, bytes", text, "bytes", query(f"{metric.WEIGHT_SYNC_PAYLOAD}{{run}}"), low=0)
+    text = "Bytes of the last sync: those of whole tensors that each rank hands over, and what was sent where only changes are (changes)."
+    whole = grouped("max", label.RUN_ID, f"{metric.WEIGHT_SYNC_SIZE}{{run}}")
+    changes = query(f"{metric.WEIGHT_SYNC_PAYLOAD}{{run}}", f"{legend.RUN_ID} changes")
+    return panels.timeseries("Weight sync, bytes", text, "bytes", whole, changes, low=0)
+
+
+def sync_parts() -> Panel:
+    """Which part of a weight sync is slow?"""
+    text = (
+        "Host seconds of the slowest process in each part of its last sync: a rank makes whole tensors (gather) and sends them or loads them into the "
+        "engine; a replica with GPUs of its own receives and loads them. Bytes divided by their sum is the rate."
+    )
+    target = grouped("max", f"{label.RUN_ID}, {label.PART}", f"{metric.WEIGHT_SYNC_PART_DURATION}{{run}}")
+    return panels.timeseries("Weight sync, parts", text, "s", target, low=0)
 
 
 def checkpoints() -> Panel:
@@ -257,7 +269,8 @@ BOARD: Final = Board(
         Row("Between steps, and what held them", (between, held, change, goodput, blocked, lag)),
         Row("Ranks", (calls, late_ranks, busy)),
         Row(
-            "Weight sync, checkpoint, validation", (sync, sync_share, payload, checkpoints, checkpoint_age, validation)
+            "Weight sync, checkpoint, validation",
+            (sync, sync_share, payload, sync_parts, checkpoints, checkpoint_age, validation),
         ),
         Row("Standing still", (stalls, restarts)),
     ),

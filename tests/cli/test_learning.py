@@ -112,6 +112,25 @@ def test_thresholds_are_those_of_the_run(call, record):
     assert {finding["kind"] for finding in document["findings"]} == {"reward_zero", "nan"}
 
 
+def test_the_component_that_moved_with_the_reward_is_named(call, tmp_path):
+    """From the points of a recorded run; also in the brief text and in the JSON."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    trainer = story.process()
+    for step in range(1, 61):
+        trainer.span("verl.step", step, step + 0.9, state=stories.STEP, verl__step__number=step)
+        right, form = float(step <= 30), 0.5 + step % 2 / 100
+        for name, value in (("verl.training.step", step), ("verl.critic.rewards.mean", right + form)):
+            trainer.scalar(name, step + 0.95, value)
+        for name, value in (("right", right), ("form", form)):
+            trainer.scalar("verl.reward.component", step + 0.95, value, verl__variable=name, verl__aggregate="mean")
+    run = story.write()
+    sentence = " to steps 31-50 the mean reward fell from 1.505 to 0.505: right fell from 1 to 0; form (0.505) did not"
+    assert f"{sentence}." in " ".join(call("explain", run).out.split())
+    assert sentence in call("explain", run, "--brief").out
+    move = json.loads(call("explain", run, "--json").out)["reward_move"]
+    assert [(change["name"], change["moved"]) for change in move["components"]] == [("right", True), ("form", False)]
+
+
 def test_a_run_without_scalars_says_nothing(call, tmp_path):
     """Neither in the text nor in the JSON."""
     story = stories.Story(tmp_path / "r2", "r2")

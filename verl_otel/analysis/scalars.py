@@ -23,15 +23,25 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
     METRICS,
+    REWARD_COMPONENT,
+    ROLLOUT_DROPPED,
     ROLLOUT_TOKENS,
+    ROLLOUT_TRAJECTORIES,
     RUN_STATE,
     SCALAR_PREFIX,
     TRAINING_STEP,
     VALIDATION_SCORE,
+    WEIGHT_SYNC_PART_DURATION,
+    WEIGHT_SYNC_SIZE,
 )
-from verl_otel.semconv.scalar_keys import CORE_VALIDATION, REWARDS, TRAINING
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION, REWARDS, TRAINING, component_key
 
-READ: Final = frozenset({ROLLOUT_TOKENS, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT, GPU_OWNER})
+READ: Final = frozenset(
+    {
+        ROLLOUT_TOKENS, ROLLOUT_TRAJECTORIES, ROLLOUT_DROPPED, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT,
+        GPU_OWNER, WEIGHT_SYNC_SIZE, WEIGHT_SYNC_PART_DURATION,
+    }
+)  # fmt: skip
 """Metrics of other processes than the trainer that the analysis adds up."""
 _TRAINER: Final = "trainer"
 _INSTANCE: Final = "instance"
@@ -230,14 +240,14 @@ def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepSc
 
     Args:
         series: Series of the run.
-        keys: Keys of verl that are looked for.
+        keys: Keys of verl that are looked for, and of components of the reward.
     """
     by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
     numbers: dict[int, int] = {}
     values: dict[int, dict[str, float]] = {}
     for scalar in series:
         points = zip(scalar.times_ns, scalar.values, strict=True)
-        key = _validation_key(scalar) if scalar.labels else by_name.get(scalar.name)
+        key = (_validation_key(scalar) or read_component(scalar)) if scalar.labels else by_name.get(scalar.name)
         if scalar.name == TRAINING_STEP:
             numbers = {time_ns: int(value) for time_ns, value in points if math.isfinite(value)}
         elif key in by_name.values():
@@ -265,6 +275,13 @@ def _validation_key(scalar: Series) -> str | None:
     labels = dict(scalar.labels)
     parts = [labels.get(label, "") for label in (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE)]
     return CORE_VALIDATION + "/".join(parts) if scalar.name == VALIDATION_SCORE and all(parts) else None
+
+
+def read_component(scalar: Series) -> str | None:
+    """Return the key of a component of the reward; None for another series."""
+    labels = dict(scalar.labels)
+    parts = [labels.get(label, "") for label in (attr.VARIABLE, attr.AGGREGATE)]
+    return component_key(*parts) if scalar.name == REWARD_COMPONENT and all(parts) else None
 
 
 class LoggedStep(NamedTuple):

@@ -32,7 +32,7 @@ from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, learning, step_lengths
+from verl_otel.analysis import findings, learning, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
@@ -386,6 +386,8 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     if price is not None:
         lines = wording.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
         yield from _block("Tokens", lines)
+    yield from _block("Trajectories of the training", wording.describe_ends(trajectory_ends.count(run.series)))
+    yield from _block("Weight sync", wording.describe_syncs(weight_syncs.find(run.series)))
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))
     found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)

@@ -14,13 +14,15 @@ from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import DeviceTime, Part, Saving, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
+from verl_otel.analysis.trajectory_ends import TrajectoryEnds
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.analysis.verdicts.off_policy import OffPolicy
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.analysis.verdicts.stragglers import Persistence
-from verl_otel.cli.formatting import number
+from verl_otel.analysis.weight_syncs import WeightSync
+from verl_otel.cli.formatting import number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
 EVIDENCE: Final = {
@@ -38,6 +40,23 @@ WASTE: Final = {
     "lost": "lost: their step failed, or the run went on from an earlier checkpoint",
     "zero_variance": "trained on without a gradient (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
+}
+ENDS: Final = {
+    "finished": "finished by the model",
+    "length": "cut at the limit of tokens",
+    "turn_limit": "ended at the limit of turns",
+    "timeout": "ended by a time-out",
+    "tool_failed": "ended by the exception of a tool",
+    "failed": "ended by another exception",
+    "aborted": "ended because the engine dropped their last request",
+    "cancelled": "cancelled",
+}
+DROPPED: Final = {
+    "stale": "older than the limit of staleness",
+    "no_signal": "of groups without a signal",
+    "failed": "of failed groups",
+    "surplus": "more than a batch needed",
+    "filtered": "received by a step that trained without them",
 }
 NOTABLE_WASTE: Final = 0.3
 """Share of tokens without a gradient for which there is advice."""
@@ -293,6 +312,23 @@ def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
 def device_seconds(devices: Iterable[DeviceTime]) -> float:
     """Return the sum over all GPUs in seconds."""
     return sum(device.gpus * sum(device.nanoseconds.values()) for device in devices) / 1e9
+
+
+def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
+    """Yield bytes, seconds and parts of a weight sync, on ranks and on replicas."""
+    for sync in syncs:
+        parts = ", ".join(f"{part} {seconds(value)}" for part, value in sync.parts.items())
+        rate = f", {show_bytes(sync.bytes / sync.seconds)} a second" if sync.seconds else ""
+        yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
+
+
+def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
+    """Yield how many trajectories ended in which way, and how many no step trained on; nothing if all were finished by the model."""
+    total = sum(ends.ended.values())
+    rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
+    rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
+    if ends.ended.keys() - {"finished"} or ends.dropped:
+        yield from (f"{number:>7,}  {number / max(1, total):4.0%}  {show(text)}" for number, text in rows if number)
 
 
 def describe_cost(

@@ -34,7 +34,7 @@ _RECENT: Final = 100
 """Steps from which the noise is estimated."""
 LEVEL: Final = 20
 """Steps whose mean is what a run has reached: rewards that are rarely above 0 reach a high mean of five by chance."""
-_DIFFERENCE: Final = math.sqrt(math.pi) / 2
+DIFFERENCE: Final = math.sqrt(math.pi) / 2
 """Standard deviation of independent normal values per mean absolute difference of two of them (von Neumann et al., The Mean Square Successive
 Difference, 1941, has the squared form). A median would be 0 for rewards of 0 and 1."""
 
@@ -155,7 +155,7 @@ class RewardFall:
 
     def _find_noise(self) -> float:
         """Return the standard deviation between steps, that of the last ones or of the run, whichever is larger."""
-        return _DIFFERENCE * max(fmean(self._differences), self._total / (self._count - 1))
+        return DIFFERENCE * max(fmean(self._differences), self._total / (self._count - 1))
 
 
 class Plateau:

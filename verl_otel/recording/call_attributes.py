@@ -35,12 +35,26 @@ def extract_batch(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
 
 
 def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
-    """Data source and score or scores of a reward function.
+    """Data source, score or scores, and components of a reward function.
 
     Knows a number, a mapping with ``score`` or ``reward_score``, a tuple that begins with the score, and a list or 1-dim
-    array of scores.
+    array of scores. The other numbers of a mapping are components.
     """
-    return {attr.DATA_SOURCE: arguments.get("data_source"), **_scores(result)}
+    fields = read_components(result) if isinstance(result, Mapping) else ()
+    return {attr.DATA_SOURCE: arguments.get("data_source"), **_scores(result), attr.REWARD_FIELDS: fields or None}
+
+
+SCORES: Final = ("score", "reward_score", "reward", "scores")
+"""Keys of a mapping that have the score; the first one that is there counts."""
+MAX_COMPONENTS: Final = 16
+"""Numbers beside the score that are kept of one reward."""
+
+
+def read_components(result: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the numbers that a reward function returned beside the score, as ``name=number``."""
+    score = next((key for key in SCORES if result.get(key) is not None), None)
+    found = ((name, to_number(value)) for name, value in list(result.items())[:MAX_COMPONENTS] if name != score)
+    return tuple(f"{to_name(name)}={float(number)!r}" for name, number in found if number is not None)
 
 
 def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
@@ -152,7 +166,7 @@ def _metrics_of(result: Any) -> Mapping[str, Any]:
 
 def _scores(result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
-        return _scores(first(result, "score", "reward_score", "reward", "scores"))
+        return _scores(first(result, *SCORES))
     if isinstance(result, tuple) and result:
         return _scores(result[0])
     number = to_number(result)

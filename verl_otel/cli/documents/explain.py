@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from verl_otel.analysis import findings, learning, model, step_lengths
+from verl_otel.analysis import findings, learning, model, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
@@ -33,7 +33,7 @@ from verl_otel.cli.documents.base import (
     name_id,
     sum_parts,
 )
-from verl_otel.cli.documents.learning import Finding, Signal, describe
+from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
 from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
@@ -183,6 +183,22 @@ class StartUp(Document):
     parts: tuple[StartUpPart, ...]
 
 
+class WeightSync(Document):
+    """Weight syncs of the process that took longest: of the ranks, and of replicas with GPUs of their own."""
+
+    instance: Annotated[str, about("the process")]
+    bytes: Annotated[float, about("median of the bytes of a sync")]
+    seconds: Annotated[float, about("of all parts")]
+    parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
+
+
+class TrajectoryEnds(Document):
+    """Numbers of trajectories of the training."""
+
+    ended: Annotated[dict[str, int], about("by how they ended")]
+    dropped: Annotated[dict[str, int], about("those that no step trained on, by reason")]
+
+
 class WholeRun(Document):
     """The whole run."""
 
@@ -190,6 +206,8 @@ class WholeRun(Document):
     balance: Balance | None
     off_policy: OffPolicy | None
     cost: RunCost | None
+    trajectories: TrajectoryEnds
+    weight_sync: tuple[WeightSync, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
@@ -227,6 +245,7 @@ class Explain(Answer):
     events: tuple[Event, ...]
     profile: Annotated[str, about("profile of the thresholds of the learning")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    reward_move: Move
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     missing: Missing
@@ -261,6 +280,8 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             balance=balance.judge(run.devices),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
+            trajectories=trajectory_ends.count(run.series),
+            weight_sync=weight_syncs.find(run.series),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=[
                 {

@@ -25,7 +25,7 @@ from verl_otel.cli.documents.base import (
     about,
     fill,
 )
-from verl_otel.cli.documents.learning import Finding, Signal, describe
+from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
 
@@ -119,6 +119,7 @@ class ExplainLog(Answer):
     changes: tuple[Change, ...]
     profile: Annotated[str, about("profile of the thresholds")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    reward_move: Move
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     off_policy: OffPolicy | None
