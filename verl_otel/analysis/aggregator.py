@@ -553,7 +553,6 @@ class Aggregator:
             filtered: Those that it waited for, too, and did not train on, as far as they were found.
             submitted: Those that it submitted, if it is of an own loop.
         """
-        members = tuple(members_by_id.values())
         awaited = {**members_by_id, **filtered}
         path = critical_path.of_step(root, awaited, tuple(awaited))
         doubt = self._context.find_uncertainty(path)
@@ -564,8 +563,9 @@ class Aggregator:
             blind_spots=own_workers.find_blind_spots(root),
             uncertainty=doubt,
         )
-        step = step._replace(savings=find_savings(step, members, root))
-        return step, judge.examine(step, root, members)
+        waited_for = tuple(awaited.values())
+        step = step._replace(savings=find_savings(step, waited_for, root))
+        return step, judge.examine(step, root, waited_for)
 
     def _mark_blocked(self, step: Step, members: tuple[Trajectory, ...], *, is_first: bool) -> Step:
         """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
