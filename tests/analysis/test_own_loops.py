@@ -202,6 +202,7 @@ def test_a_step_does_not_train_on_what_failed_or_was_cancelled(tmp_path):
     assert (counts.trajectories, counts.trained) == (6 * STEPS, 3 * STEPS)
     assert (counts.cancelled, counts.failed) == (2 * STEPS, STEPS)
     assert [step.members for step in run.steps] == [3] * STEPS
+    assert {(one.step, one.uid) for one in run.slowest} == {(number, f"p{number}") for number in range(1, STEPS + 1)}
     header = "\n".join(formatting.headline(run))
     assert "24 trajectories (12 trained on), of which 8 cancelled and 4 failed" in header
 

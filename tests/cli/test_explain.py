@@ -83,7 +83,7 @@ def test_gpu_time_and_tokens_of_the_step_and_of_the_run(call, held, explained):
     assert "  GPU time until the next step (2 x 14.20 s)" in out
     assert "    idle        83%  tool wait 83%" in out
     assert "28.40 s of GPU time for 1,000 tokens that were trained on: 28.4 GPU ms a token" in out
-    assert "250 of 2,000 tokens (12%) trained on without a gradient (all scores of their group are equal)" in out
+    assert "250 of 2,000 tokens (12%) trained on without a signal (all scores of their group are equal)" in out
     assert "1,000 of 2,000 tokens (50%) never trained on" in out
     assert "8,000 tokens that were trained on" in out.partition("The whole run")[2]
 

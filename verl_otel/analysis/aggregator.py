@@ -17,7 +17,7 @@ from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import END, Writers, list_attempts
-from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory
+from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Segment, Step, Trajectory
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import (
     Context,
@@ -317,6 +317,7 @@ class Aggregator:
         self._between_steps = BetweenSteps()
         self.blocked_loops = blocked_loops.BlockedLoops()
         self._blocked: dict[int, blocked_loops.Blocked] = {}
+        self._crashes_ns: list[int] = []
         self.recent_steps = RecentSteps(limits.replayed)
         self._lengths: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         """Seconds of the last steps."""
@@ -390,6 +391,11 @@ class Aggregator:
     def set_context(self, context: Context) -> None:
         """Use other clocks for what is added from now on."""
         self._context = context
+
+    def set_events(self, run_events: Sequence[Event]) -> None:
+        """Replace the stalls and crashes of the run."""
+        self.blocked_loops.set_events(run_events)
+        self._crashes_ns = [event.time_ns for event in run_events if event.kind == "crash"]
 
     @property
     def begin_ns(self) -> int:
@@ -511,10 +517,15 @@ class Aggregator:
         members = tuple(  # what they name is the step that submitted them
             member if number is None else member._replace(step=number) for member in members_by_id.values()
         )
-        self.slowest.replace(members)
+        stopped = [
+            one if one.step is not None else one._replace(step=number)
+            for one in {each.trace_id: each for each in (*submitted, *filtered.values())}.values()
+            if one.trace_id not in members_by_id
+        ]
+        self.slowest.replace((*members, *stopped))
         attempt = 1 + sum(restart < step.end_ns for restart in self._restarts)
         is_first, self._attempt = attempt != self._attempt, attempt
-        slowest = _slowest((*members, *filtered.values()), step.path)
+        slowest = _slowest((*members, *(one for one in stopped if one.trace_id in filtered)), step.path)
         step = step._replace(slowest=slowest, attempt=attempt)
         step = self._mark_blocked(step, members, is_first=is_first)
         if not members and consumes_submitted(root):
@@ -607,8 +618,15 @@ class Aggregator:
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             late = window.draft.step.stragglers if window.draft is not None else ()
+            attempt_ns = max((restart for restart in self._restarts if restart <= window.begin_ns), default=0)
             devices = self._gpu_account.add_window(
-                window.begin_ns, window.end_ns, window.roots, window.trajectories, blocked, late
+                window.begin_ns,
+                window.end_ns,
+                window.roots,
+                window.trajectories,
+                blocked,
+                late,
+                is_lossy=any(attempt_ns <= crash <= window.end_ns for crash in self._crashes_ns),
             )
             self.end_ns = max(self.end_ns, window.end_ns)
             if window.draft is not None:

@@ -365,7 +365,7 @@ class LiveRun:
         run_events = run_files.read_events(self.folders, [])
         if run_events != self._events:
             self._events = run_events
-            self._aggregator.blocked_loops.set_events(run_events)
+            self._aggregator.set_events(run_events)
             self.version += 1
 
     def has_other_attempts(self) -> bool:

@@ -87,7 +87,7 @@ def _explain(
     context = Context(str(manifest.get(attr.ENGINE, "")), host_clocks, open_traces, map_hosts(writers))
     aggregator = Aggregator(writers, manifest, context, opened, steps)
     run_events = run_files.read_events(places, problems)
-    aggregator.blocked_loops.set_events(run_events)
+    aggregator.set_events(run_events)
     aggregator.problems += [problem for problem in problems if problem not in aggregator.problems]
     metrics = run_files.split(run_files.find_files(places, "metrics"))
     with _without_collection():

@@ -36,11 +36,11 @@ WASTE: Final = {
     "failed": "of failed trajectories, never trained on",
     "dropped": "never trained on (filtered, stale, or the run ended before)",
     "lost": "lost: their step failed, or the run went on from an earlier checkpoint",
-    "zero_variance": "trained on without a gradient (all scores of their group are equal)",
+    "zero_variance": "trained on without a signal (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }
 NOTABLE_WASTE: Final = 0.3
-"""Share of tokens without a gradient for which there is advice."""
+"""Share of tokens without a signal for which there is advice."""
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1

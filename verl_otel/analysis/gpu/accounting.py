@@ -249,6 +249,8 @@ class GpuAccount:
         trajectories: Sequence[Trajectory],
         blocked: Sequence[tuple[int, int]] = (),
         late: Sequence[Straggler] = (),
+        *,
+        is_lossy: bool = False,
     ) -> tuple[DeviceTime, ...]:
         """Add a window of time and return what each device did in it.
 
@@ -260,6 +262,7 @@ class GpuAccount:
             trajectories: All that overlap the window, whichever step trains on them.
             blocked: Intervals in which the event loops of trajectories were blocked: start, end.
             late: The late ranks of the step in this window: the others waited for them within their methods.
+            is_lossy: Whether a process of the attempt was killed by the end of the window: its youngest trajectories are in no file.
 
         Returns:
             For each device its nanoseconds by cause, those above zero: together ``end_ns - begin_ns``.
@@ -277,9 +280,8 @@ class GpuAccount:
         opened = [trajectory.start_ns for trajectory in trajectories]
         self._opened_ns = min([*opened, *([] if self._opened_ns is None else [self._opened_ns])], default=None)
         lanes = sorted({device.lane for device in self.devices.gpus})
-        idle = _sweep(
-            activity, self.devices.replicas, lanes, begin_ns, end_ns, (self._began_ns, self._opened_ns), self._slept
-        )
+        first = (self._began_ns, None if is_lossy else self._opened_ns)
+        idle = _sweep(activity, self.devices.replicas, lanes, begin_ns, end_ns, first, self._slept)
         self._slept = max([self._slept, *(switch for switch in activity.sleeps if switch[0] <= end_ns)])
         waits = self._find_waits(late)
         device_times = []
