@@ -215,7 +215,7 @@ def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
         with ThreadPoolExecutor(1) as pool:
             for index in range(2):
                 with verl_otel.trajectory(f"p{number}", index):
-                    pool.submit(bind(search), FAST).result()
+                    pool.submit(bind(search), find_seconds(number, index)).result()
 
     run = train(tmp_path, roll_out)
     assert run.counts.tool_calls == 2 * STEPS - count
@@ -223,6 +223,7 @@ def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
     assert [text.split(" began")[0] for text in named] == [f"{count} calls of tool search"] * bool(count)
     assert all("verl_otel.bind_context" in text for text in named)
     assert all(text in explain.render(run) for text in named)
+    assert ("  lost calls: pass verl_otel.bind_context(function)" in explain.render(run)) == bool(count)
 
 
 def test_what_a_step_consumes_can_be_said(tmp_path):

@@ -392,7 +392,7 @@ class Aggregator:
         """Use other clocks for what is added from now on."""
         self._context = context
 
-    def set_events(self, run_events: Sequence[Event]) -> None:
+    def set_events(self, run_events: Iterable[Event]) -> None:
         """Replace the stalls and crashes of the run."""
         self.blocked_loops.set_events(run_events)
         self._crashes_ns = [event.time_ns for event in run_events if event.kind == "crash"]
@@ -698,7 +698,8 @@ class Aggregator:
 
     def counts(self) -> Counts:
         """Return the counts of the run."""
-        return Counts(**{**self._counts, "processes": len(self.writers.resources)})
+        outside = self._outside.total() if self._has_own_steps else 0
+        return Counts(**{**self._counts, "processes": len(self.writers.resources), "outside": outside})
 
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""

@@ -55,7 +55,6 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
-from verl_otel.semconv import kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -398,7 +397,7 @@ def _learning(run: Explanation) -> Iterator[str]:
     found = learning.judge(run)
     is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
     signals = choose_signals(found, resources=False) if is_wrong else ()
-    lines = list(describe_learning(found, WIDTH - 2, signals))
+    lines = list(describe_learning(found, WIDTH - 2, signals, has_verl=not run.is_own))
     if lines:
         yield f"Learning (thresholds: profile {show(found.profile.name)})"
         yield from (f"  {line}" for line in lines)
@@ -406,8 +405,8 @@ def _learning(run: Explanation) -> Iterator[str]:
 
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
-    keys = advice.find_keys(steps, findings.choose_unexplained(run, steps))
-    todo = [*_advise_events(run), *((key, kinds.ADVICE[key]) for key in keys)]
+    keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps))
+    todo = [*_advise_events(run), *((key, advice.word(key, run)) for key in keys)]
     if todo:
         yield f"What to do (table in {DOCUMENTS}{advice.PAGE})"
     for key, text in todo:
@@ -499,10 +498,10 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
-    yield from describe_briefly(learning.judge(run))
+    yield from describe_briefly(learning.judge(run), has_verl=not run.is_own)
     yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
-    for key in advice.find_keys(steps, findings.choose_unexplained(run, steps)):
-        yield f"do ({key}): {kinds.ADVICE[key]}"
+    for key in advice.find_keys(run, steps, findings.choose_unexplained(run, steps)):
+        yield f"do ({key}): {advice.word(key, run)}"
     yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
     name = run_selection.name_run(run)
     yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"

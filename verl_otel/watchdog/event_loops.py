@@ -90,7 +90,9 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
 def _find_current(callback: FrameType) -> Span | None:
     """Return the open span that is current in the task that runs a callback; None where the loop has no frame that knows the task, as uvloop's."""
     handle = callback.f_back
-    variables = getattr(handle.f_locals.get("self"), "_context", None) if stack_dumps.is_handle(handle) else None
+    if handle is None or not stack_dumps.is_handle(handle):
+        return None
+    variables = getattr(handle.f_locals.get("self"), "_context", None)
     if variables is None:
         return None
     access = context_access()

@@ -253,7 +253,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[_make_step(step, findings.find_rest(run.steps, step)) for step in steps],
+        steps=[_make_step(run, step) for step in steps],
         run=fill(
             WholeRun,
             None,
@@ -284,22 +284,22 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             )
             for event in run.events
         ],
-        **describe(learning.judge(run)),
+        **describe(learning.judge(run), has_verl=not run.is_own),
         unknown=accounting.UNKNOWN,
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
 
 
-def _make_step(step: model.Step, rest: float) -> Step:
+def _make_step(run: model.Explanation, step: model.Step) -> Step:
     return fill(
         Step,
         step,
         trace_id=f"{step.trace_id:032x}",
         longer=sum_savings(step),
-        unexplained=rest,
+        unexplained=findings.find_rest(run.steps, step),
         verdicts=[
-            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(verdict))
+            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(run, verdict))
             for verdict in step.verdicts
         ],
         path=[

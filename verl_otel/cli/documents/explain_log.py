@@ -166,7 +166,7 @@ def make_explain_log(log: TrackedLog, learning: Learning, chosen: Sequence[model
             )
             for each in log.changes
         ],
-        **describe(learning),
+        **describe(learning, has_verl=True),
         off_policy=off_policy.judge(step.values for step in log.steps),
         missing=list(list_missing(log)),
         unknown=UNKNOWN,
@@ -179,7 +179,7 @@ def advise_on(verdict: model.Verdict) -> str:
     if verdict.cause in ("phase", "step"):
         where = "between its phases" if verdict.cause == "step" else f"in {verdict.subject}"
         return f"train again with VERL_OTEL_ENABLED=1, which records what the step waits for {where}"
-    return advice.advise(verdict)
+    return advice.word(advice.find_key(verdict))
 
 
 def list_missing(log: TrackedLog) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Finding(Document):
     next: Annotated[str, about("what to do about it")]
 
 
-def describe(learning: signals.Learning) -> dict[str, Any]:
+def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
     """Return the keys ``profile``, ``progress``, ``signals`` and ``findings`` of a document."""
     return {
         "profile": learning.profile.name,
@@ -51,7 +51,7 @@ def describe(learning: signals.Learning) -> dict[str, Any]:
                 kind=trouble.first.kind,
                 step=trouble.first.step,
                 text=wording.describe(trouble.first),
-                next=advise(trouble.first.kind),
+                next=advise(trouble.first.kind, has_verl=has_verl),
             )
             for trouble in learning.troubles
         ],
