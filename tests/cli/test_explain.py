@@ -507,6 +507,18 @@ def test_every_kind_of_work_has_advice_and_a_row_in_the_documents():
     assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(ADVICE)
 
 
+def test_brief_and_text_have_one_usual_step_and_the_same_parts(call, explained):
+    """The start-up is in no usual step, and the amounts of a critical path are those of the text."""
+    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 3)))
+    text, brief = call("explain", "r1").out, call("explain", "--brief", "r1").out
+    assert "median step 4.40 s, longest 34.40 s" in brief
+    parts = brief.partition("it waited for: ")[2].partition("\n")[0].split(", ")
+    assert len(parts) == 3
+    for part in parts:
+        what, number, unit = part.rsplit(" ", 2)
+        assert f"{number} {unit}  {what}" in text
+
+
 def test_brief_advises_on_slow_steps_only(call, tmp_path):
     """A healthy run has nothing to do."""
     assert call("demo", "--keep", tmp_path, "healthy").code == 0

@@ -15,6 +15,7 @@ from verl_otel.cli import advice, incidents, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
+    Cause,
     Document,
     ErrorType,
     Failed,
@@ -34,29 +35,19 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Finding, Signal, describe
-from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
 
 
-class Verdict(Document):
+class Verdict(Cause):
     """One cause; the largest saving first."""
 
-    step: int | None
-    step_seconds: float
-    kind: Annotated[str, about(", ".join(kinds.VERDICTS))]
-    subject: Annotated[str, about("what delayed the step")]
-    cause: Annotated[str, about(f"kind of work that took the time: {', '.join(kinds.WORK)}")]
-    cause_name: str
-    seconds: Annotated[float, about("excess over its peers")]
-    saved: Annotated[float, about("by how much the step would have been shorter")]
     trace_id: Annotated[str | None, about("trajectory")]
     turn: int | None
     instance: Annotated[str, about("process")]
     uncertainty: Annotated[float | None, about("of the clocks")]
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
-    next: Annotated[str, about("what to do about it")]
 
 
 class Segment(Document):
