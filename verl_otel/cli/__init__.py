@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import logging
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -56,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _open_closed_streams()
     _accept_any_terminal()
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)  # it warns that it has found the user's token
     parser = _Parser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",
