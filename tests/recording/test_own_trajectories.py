@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories of an own loop have the score, tokens and turns of the spans inside of them; their step has their scores and durations."""
 
-import math
 import asyncio
 import contextlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
