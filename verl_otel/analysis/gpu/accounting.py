@@ -484,7 +484,7 @@ def find_cost(
     """
     consumed = set(step.trajectories)
     trained_members = [member for member in members if member.trace_id in consumed]
-    flat = _find_flat_groups(trained_members) if needs_spread else {}
+    flat = find_flat_groups(trained_members) if needs_spread else {}
     trained = 0
     wasted: dict[str, int] = defaultdict(int)
     for member in members:
@@ -553,11 +553,10 @@ def _find_waste_reason(trajectory: Trajectory, flat: Mapping[str, bool]) -> str:
     return "truncated" if trajectory.finish in _CUT else ""
 
 
-def _find_flat_groups(members: Sequence[Trajectory]) -> dict[str, bool]:
-    """Return by uid whether all scores of a group are equal; groups with an unknown score are not judged."""
+def find_flat_groups(members: Sequence[Trajectory]) -> dict[str, bool]:
+    """Return by uid whether all scores of a group are equal, of those with several trajectories that all have a score."""
     scores: dict[str, list[float | None]] = defaultdict(list)
     for member in members:
         scores[member.uid].append(member.score)
-    return {
-        uid: len(values) > 1 and None not in values and len(set(values)) == 1 for uid, values in scores.items() if uid
-    }
+    judged = {uid: values for uid, values in scores.items() if uid and len(values) > 1 and None not in values}
+    return {uid: len(set(values)) == 1 for uid, values in judged.items()}
