@@ -11,7 +11,8 @@ from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli import run_selection
-from verl_otel.semconv.kinds import ADVICE, SUBJECTS, WORK, show_settings
+from verl_otel.cli.formatting import show_settings
+from verl_otel.semconv.kinds import ADVICE, SUBJECTS, WORK
 
 PAGE: Final = "docs/how-to/act-on-verdicts.md"
 """The page. Its table has a row for each key of `ADVICE`."""

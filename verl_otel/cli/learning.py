@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.cli.formatting import SENTENCE, align, wrap
+from verl_otel.cli.formatting import SENTENCE, align, show_settings, wrap
 from verl_otel.guards.wording import describe, find_variable
 from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Learning, Progress, Signal, Trouble, find_window
-from verl_otel.semconv.kinds import show_settings
 from verl_otel.semconv.scalar_keys import CORE_VALIDATION
 
 VALIDATION_LINES: Final = 3

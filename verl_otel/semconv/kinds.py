@@ -8,7 +8,6 @@ Commands, JSON, pages and their colours take names and words from here. A new ca
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
 
 # -- What to do: one sentence for each kind of cause; docs/how-to/act-on-verdicts.md has a row for each key. In brackets stand settings of verl --
@@ -40,11 +39,6 @@ ADVICE: Final = {
     "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
     "unknown": "run verl-otel check: spans of a process are missing",
 }
-
-
-def show_settings(advice: str, *, has_verl: bool) -> str:
-    """Return an advice with the settings of verl in parentheses, or without them for a loop of one's own."""
-    return re.sub(r" \[([^]]*)\]", r" (\1)" if has_verl else "", advice)
 
 
 # -- Kinds of work: the segments of a critical path --
