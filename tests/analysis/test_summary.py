@@ -66,7 +66,7 @@ def test_a_small_run_is_explained_whole(tmp_path):
     assert run.run_id == "r1"
     assert run.state == "finished"
     assert run.counts == (
-        run.counts.spans, 4, 4, 5, 1, 1, 4, 0, 0
+        run.counts.spans, 4, 4, 5, 1, 1, 4, 0, 0, 0
     )  # fmt: skip
     first, second = run.steps
     assert [step.number for step in run.steps] == [1, 2]
