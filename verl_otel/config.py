@@ -303,7 +303,7 @@ SETTINGS: Final = (
     Setting("experiment", "VERL_OTEL_EXPERIMENT", str, "",
         "Experiment of a loop of your own, as `VERL_OTEL_PROJECT`."),
     Setting("verdict_lines", "VERL_OTEL_VERDICT_LINES", parse_flag, "1",
-        "Write a line into the log of the training each minute of a wait for rollouts, when a step was held, and on the whole run when it ends or "
+        "Write a line into the log of the training each minute of a wait for rollouts, when a step took longer than usual, and on the whole run when it ends or "
         "fails, with the command that shows the evidence."),
     Setting("tracker_summary", "VERL_OTEL_TRACKER_SUMMARY", parse_flag, "0",
         "Write the id and folder of the run, its goodput and a verdict on its steps into the run summary of W&B, the tags of MLflow and the texts of TensorBoard, where verl logs to them."),

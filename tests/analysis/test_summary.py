@@ -67,7 +67,7 @@ def test_a_small_run_is_explained_whole(tmp_path):
     assert run.run_id == "r1"
     assert run.state == "finished"
     assert run.counts == (
-        run.counts.spans, 4, 4, 5, 1, 1, 4, 0, 0
+        run.counts.spans, 4, 4, 5, 1, 1, 4, 0, 0, 0
     )  # fmt: skip
     first, second = run.steps
     assert [step.number for step in run.steps] == [1, 2]
@@ -258,6 +258,27 @@ def test_a_step_waits_for_filtered_trajectories_and_trains_on_the_others(story):
     assert (step.cost.trained_tokens, step.cost.wasted_tokens) == (10, {"dropped": 7})
     assert {part.trace_id for part in step.path} - {0} == {filtered.trace_id}
     assert [one.trace_id for one in step.slowest] == [filtered.trace_id, used.trace_id]
+
+
+@pytest.mark.parametrize("outcome", [{"error__type": "ValueError"}, {"verl__outcome": "cancelled"}])
+def test_a_failed_trajectory_that_its_step_waited_for_has_a_verdict(story, outcome):
+    """A loop goes on when one of its trajectories has failed late, as with ``asyncio.gather(return_exceptions=True)``: its slow tool is named."""
+    loop = story.process()
+    for number, begin, late in ((1, 0, 0), (2, 2, 0), (3, 4, 5), (4, 11, 0)):
+        for index in range(4):
+            end = begin + 1 + (late if index == 2 else 0)
+            more = outcome if index == 2 and late else {}
+            stories.trajectory(
+                loop, begin, end, index=index, step=number, calls=[("tool", "search", begin, end)], **more
+            )
+        phases = [("gen", begin, begin + 1 + late), ("update_actor", begin + 1 + late, begin + 2 + late)]
+        stories.step(loop, number, begin, begin + 2 + late, phases, verl__step__lineage="submitted")
+    run = explain(story.write())
+    (verdict,) = run.steps[2].verdicts
+    assert (verdict.subject, verdict.cause_name, round(verdict.saved)) == ("u/2", "search", 5)
+    assert run.steps[2].members == 3
+    assert run.steps[2].savings[0].seconds == pytest.approx(5)
+    assert not any(each.verdicts for each in (*run.steps[:2], run.steps[3]))
 
 
 def test_the_trajectory_that_each_round_waited_for_is_known(story):

@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -449,11 +450,15 @@ def test_rewards_outside_of_a_step_are_no_average(recorded):
 
 @pytest.mark.parametrize("score", [float("nan"), "good", None])
 def test_no_score_is_no_statistic(recorded, score):
-    """A reward that is no number, or NaN, gives no statistics, and the durations are recorded all the same."""
+    """A reward that is no number, or NaN, gives no statistics, and the durations are recorded all the same. With a NaN the mean is NaN."""
     with verl_otel.step(1), verl_otel.trajectory("p", 0):
         compute_score(score)
     assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
-    assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}
+    names = {point.instrument.name for point in recorded.points}
+    assert "verl.reward.score.mean" not in names
+    assert ("verl.average_reward" in names) == isinstance(score, float)
+    if isinstance(score, float):
+        assert math.isnan(recorded.value("verl.average_reward"))
 
 
 def test_each_step_has_its_number_and_its_reward(recorded):

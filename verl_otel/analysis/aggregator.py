@@ -18,7 +18,7 @@ from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import Piece
 from verl_otel.analysis.io.run_files import Writers
-from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Step, Trajectory
+from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Step, Trajectory
 from verl_otel.analysis.pieces import Context, ahead_of, find_trajectory, name_instance, summarise
 from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
@@ -108,6 +108,7 @@ class Aggregator(msgspec.Struct, dict=True):
         """Read the manifest."""
         self._needs_spread = needs_spread(self.manifest)
         self._restarts = find_restarts(self.manifest)
+        self._crashes_ns: list[int] = []
 
     def add(self, piece: Piece) -> None:
         """Read a piece. Pieces come in the order of time."""
@@ -169,6 +170,11 @@ class Aggregator(msgspec.Struct, dict=True):
         for trajectory in self._waiting.values():
             self._discard(trajectory)
         self._close(self._windows.close_all(self.end_ns))
+
+    def set_events(self, run_events: Iterable[Event]) -> None:
+        """Replace the stalls and crashes of the run."""
+        self.blocked_loops.set_events(run_events)
+        self._crashes_ns = [event.time_ns for event in run_events if event.kind == "crash"]
 
     @property
     def begin_ns(self) -> int:
@@ -285,10 +291,15 @@ class Aggregator(msgspec.Struct, dict=True):
         members = tuple(  # what they name is the step that submitted them
             member if number is None else member._replace(step=number) for member in members_by_id.values()
         )
-        self.slowest.replace(members)
+        stopped = [
+            one if one.step is not None else one._replace(step=number)
+            for one in {each.trace_id: each for each in (*submitted, *filtered.values())}.values()
+            if one.trace_id not in members_by_id
+        ]
+        self.slowest.replace((*members, *stopped))
         attempt = 1 + sum(restart < step.end_ns for restart in self._restarts)
         is_first, self._attempt = attempt != self._attempt, attempt
-        slowest = find_slowest((*members, *filtered.values()), step.path)
+        slowest = find_slowest((*members, *(one for one in stopped if one.trace_id in filtered)), step.path)
         step = step._replace(slowest=slowest, attempt=attempt)
         step = self._mark_blocked(step, members, is_first=is_first)
         if not members and consumes_submitted(root):
@@ -327,7 +338,6 @@ class Aggregator(msgspec.Struct, dict=True):
             filtered: Those that it waited for, too, and did not train on, as far as they were found.
             submitted: Those that it submitted, if it is of an own loop.
         """
-        members = tuple(members_by_id.values())
         awaited = {**members_by_id, **filtered}
         path = critical_path.of_step(root, awaited, tuple(awaited))
         doubt = self.context.find_uncertainty(path)
@@ -338,8 +348,9 @@ class Aggregator(msgspec.Struct, dict=True):
             blind_spots=own_workers.find_blind_spots(root),
             uncertainty=doubt,
         )
-        step = step._replace(savings=find_savings(step, members, root))
-        return step, judge.examine(step, root, members)
+        waited_for = tuple(awaited.values())
+        step = step._replace(savings=find_savings(step, waited_for, root))
+        return step, judge.examine(step, root, waited_for)
 
     def _mark_blocked(self, step: Step, members: tuple[Trajectory, ...], *, is_first: bool) -> Step:
         """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
@@ -383,8 +394,15 @@ class Aggregator(msgspec.Struct, dict=True):
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             late = window.draft.step.stragglers if window.draft is not None else ()
+            attempt_ns = max((restart for restart in self._restarts if restart <= window.begin_ns), default=0)
             devices = self._gpu_account.add_window(
-                window.begin_ns, window.end_ns, window.roots, window.trajectories, blocked, late
+                window.begin_ns,
+                window.end_ns,
+                window.roots,
+                window.trajectories,
+                blocked,
+                late,
+                is_lossy=any(attempt_ns <= crash <= window.end_ns for crash in self._crashes_ns),
             )
             self.end_ns = max(self.end_ns, window.end_ns)
             if window.draft is not None:
@@ -456,7 +474,8 @@ class Aggregator(msgspec.Struct, dict=True):
 
     def counts(self) -> Counts:
         """Return the counts of the run."""
-        return Counts(**{**self._counts, "processes": len(self.writers.resources)})
+        outside = self._outside.total() if self._has_own_steps else 0
+        return Counts(**{**self._counts, "processes": len(self.writers.resources), "outside": outside})
 
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""

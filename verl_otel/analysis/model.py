@@ -322,6 +322,8 @@ class Counts(NamedTuple):
     """Trajectories that were cancelled."""
     failed: int = 0
     """Trajectories that ended with an exception."""
+    outside: int = 0
+    """Calls of tools, models and rewards of an own loop that began in no trajectory and no step, as far as they were counted."""
 
 
 class Process(NamedTuple):
@@ -407,6 +409,11 @@ class Explanation(NamedTuple):
     """The newest steps with all their trajectories, from which `levers` are computed."""
     start_ups: tuple[StartUp, ...] = ()
     """The time before the first step of each of the newest attempts."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a loop of one's own, for which settings of verl are no advice. Spans without a manifest may be of either."""
+        return "attempts" in self.manifest and attr.VERL_VERSION not in self.manifest
 
     @property
     def missing(self) -> tuple[str, ...]:

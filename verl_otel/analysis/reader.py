@@ -96,7 +96,7 @@ class RunReader(msgspec.Struct, dict=True):
         self._problems = tuple(problems)
         if run_events != self._events:
             self._events = run_events
-            self._aggregator.blocked_loops.set_events(run_events)
+            self._aggregator.set_events(run_events)
             self.version += 1
 
     def continue_in(self, folders: tuple[Path, ...]) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -236,26 +237,42 @@ class StepScalars(NamedTuple):
 
 
 def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepScalars]:
-    """Return the scalars of each step. Those of one ``Tracking.log`` have the same timestamp.
+    """Return the scalars of each step.
+
+    Those of one ``Tracking.log`` have the same timestamp. An own loop has the mean reward at the end of its step; its gauges are read once a second,
+    and belong to the step that had ended last by then, so that of a step of less than a second they may be one of its neighbours.
 
     Args:
         series: Series of the run.
         keys: Keys of verl that are looked for, and of components of the reward.
     """
+    listed = list(series)
     by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
-    numbers: dict[int, int] = {}
+    if not any(one.name == _REWARD for one in listed) and _REWARD in by_name:
+        by_name[AVERAGE_REWARD] = by_name[_REWARD]
+    numbers = {
+        time_ns: int(value)
+        for one in listed
+        if one.name == TRAINING_STEP
+        for time_ns, value in zip(one.times_ns, one.values, strict=True)
+        if math.isfinite(value)
+    }
+    ends = sorted(numbers)
     values: dict[int, dict[str, float]] = {}
-    for scalar in series:
-        points = zip(scalar.times_ns, scalar.values, strict=True)
+    for scalar in listed:
         key = (_validation_key(scalar) or read_component(scalar)) if scalar.labels else by_name.get(scalar.name)
-        if scalar.name == TRAINING_STEP:
-            numbers = {time_ns: int(value) for time_ns, value in points if math.isfinite(value)}
-        elif key in by_name.values():
-            for time_ns, value in points:
-                values.setdefault(time_ns, {})[str(key)] = value
-    for time_ns, number in sorted(numbers.items()):
-        if number > 0 and time_ns in values:
-            yield StepScalars(number, values[time_ns])
+        if key not in by_name.values():
+            continue
+        is_sampled = ends and numbers.keys().isdisjoint(scalar.times_ns)
+        for time_ns, value in zip(scalar.times_ns, scalar.values, strict=True):
+            end_ns = ends[max(0, bisect_right(ends, time_ns) - 1)] if is_sampled else time_ns
+            values.setdefault(end_ns, {})[str(key)] = value
+    for time_ns in ends:
+        if numbers[time_ns] > 0 and time_ns in values:
+            yield StepScalars(numbers[time_ns], values[time_ns])
+
+
+_REWARD: Final = SCALAR_PREFIX + REWARDS[0].replace("/", ".")
 
 
 def find_keys(series: Iterable[Series]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _open_closed_streams()
     _accept_any_terminal()
+    logging.getLogger("ray._private.authentication").setLevel(
+        logging.ERROR
+    )  # it warns that it has found the user's token
     parser = _Parser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",

@@ -37,16 +37,16 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     ]
     alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     chosen = alarms[:FIRST_LINES]
-    chosen += [_describe(finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
+    chosen += [_describe(run, finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
     chosen += _describe_unexplained(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
 
 
-def _describe(finding: findings.Finding) -> Headline:
+def _describe(run: Explanation, finding: findings.Finding) -> Headline:
     text = _line(finding.step.number, finding.step.seconds, wording.describe_cause(finding.cause))
-    return Headline(text, finding.step, advice.advise(finding.cause))
+    return Headline(text, finding.step, advice.advise(run, finding.cause))
 
 
 def _describe_unexplained(run: Explanation) -> Iterator[Headline]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.cli.formatting import SENTENCE, align, wrap
+from verl_otel.cli.formatting import SENTENCE, align, show_settings, wrap
 from verl_otel.guards.wording import describe, find_variable
 from verl_otel.health.reward_move import Change, RewardMove
 from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Learning, Progress, Signal, Trouble, find_window
@@ -22,28 +22,31 @@ MAX_KEY: Final = 40
 """Characters of the name of a signal."""
 _COURSES: Final = {1: "still rises", 0: "has no clear trend", -1: "falls"}
 ADVICE: Final = {
-    "nan": "look at the steps before it, and at the learning rate; {variable}=1 stops such a run",
-    "kl": "lower actor.optim.lr or the number of updates of a batch; {variable}=5 stops such a run",
-    "reward_fall": "go back to a checkpoint before it; {variable}=5 stops such a run",
-    "plateau": "look at entropy, truncation and equal scores from that step on; {variable}=100 stops such a run",
-    "reward_zero": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
-    "reward_range": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
-    "entropy": "raise actor.entropy_coeff, or lower actor.optim.lr",
-    "truncated": "raise data.max_response_length, or punish long responses",
-    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or raise rollout.n",
+    "nan": "look at the steps before it, and at the learning rate [{variable}=1 stops such a run]",
+    "kl": "lower the learning rate or the number of updates of a batch [{variable}=5 stops such a run]",
+    "reward_fall": "go back to a checkpoint before it [{variable}=5 stops such a run]",
+    "plateau": "look at entropy, truncation and equal scores from that step on [{variable}=100 stops such a run]",
+    "reward_zero": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
+    "reward_range": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
+    "entropy": "reward entropy [actor.entropy_coeff], or lower the learning rate",
+    "truncated": "allow longer responses [data.max_response_length], or punish them",
+    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or sample more responses of each [rollout.n]",
 }
-"""What can be done about a kind of finding."""
+"""What can be done about a kind of finding. In brackets stand settings, and guards, which only verl's trainers have."""
 
 
-def describe_learning(learning: Learning, width: int, signals: Iterable[Signal]) -> Iterator[str]:
+def describe_learning(
+    learning: Learning, width: int, signals: Iterable[Signal], *, has_verl: bool = True
+) -> Iterator[str]:
     """Yield lines: what was wrong, the progress of the reward, its largest move, and a table of signals.
 
     Args:
         learning: How the run learned.
         width: Characters of a line.
         signals: Rows of the table.
+        has_verl: Whether one of verl's trainers ran.
     """
-    for text in _list_sentences(learning):
+    for text in _list_sentences(learning, has_verl=has_verl):
         yield from wrap(show(text, SENTENCE), width, rest="  ")
     shown = list(signals)
     if shown:
@@ -74,20 +77,21 @@ def choose_signals(learning: Learning, *, resources: bool = True) -> list[Signal
     return shown
 
 
-def describe_briefly(learning: Learning) -> Iterator[str]:
+def describe_briefly(learning: Learning, *, has_verl: bool) -> Iterator[str]:
     """Yield a line for each finding, one for the progress of the reward, and one for its largest move."""
     for trouble in learning.troubles:
         kind = trouble.first.kind
-        yield f"learning ({kind}): step {trouble.first.step}: {_describe_trouble(trouble)}; do: {advise(kind)}"
+        yield f"learning ({kind}): step {trouble.first.step}: {_describe_trouble(trouble)}; do: {advise(kind, has_verl=has_verl)}"
     if learning.progress:
         yield f"learning: {describe_progress(learning.progress)}"
     if learning.move:
         yield f"learning: {describe_move(learning.move)}"
 
 
-def _list_sentences(learning: Learning) -> Iterator[str]:
+def _list_sentences(learning: Learning, *, has_verl: bool) -> Iterator[str]:
     for trouble in learning.troubles:
-        yield f"Step {trouble.first.step}: {_describe_trouble(trouble)}. To do: {advise(trouble.first.kind)}."
+        todo = advise(trouble.first.kind, has_verl=has_verl)
+        yield f"Step {trouble.first.step}: {_describe_trouble(trouble)}. To do: {todo}."
     if learning.progress:
         text = describe_progress(learning.progress)
         yield f"{text[:1].upper()}{text[1:]}."
@@ -106,9 +110,9 @@ def _describe_trouble(trouble: Trouble) -> str:
     return f"{describe(trouble.first)}{f' ({trouble.times:,} times)' if trouble.times > 1 else ''}"
 
 
-def advise(kind: str) -> str:
+def advise(kind: str, *, has_verl: bool) -> str:
     """Return what can be done about a kind of finding."""
-    advice = ADVICE[kind]
+    advice = show_settings(ADVICE[kind], has_verl=has_verl)
     return advice.format(variable=find_variable(kind)) if "{" in advice else advice
 
 

@@ -38,7 +38,7 @@ WASTE: Final = {
     "failed": "of failed trajectories, never trained on",
     "dropped": "never trained on (filtered, stale, or the run ended before)",
     "lost": "lost: their step failed, or the run went on from an earlier checkpoint",
-    "zero_variance": "trained on without a gradient (all scores of their group are equal)",
+    "zero_variance": "trained on without a signal (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }
 ENDS: Final = {
@@ -59,13 +59,15 @@ DROPPED: Final = {
     "filtered": "received by a step that trained without them",
 }
 NOTABLE_WASTE: Final = 0.3
-"""Share of tokens without a gradient for which there is advice."""
+"""Share of tokens without a signal for which there is advice."""
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1
 """Time between two steps of at least this share of the step is shown."""
 LISTED_STEPS: Final = 5
 """Maximum number of unexplained steps that are listed; the others are counted."""
+LONGEST_NAME: Final = 80
+"""Characters of a name in a sentence; longer ones are cut, so that the sentence is whole."""
 SMALLEST_ROW: Final = 0.01
 """Rows of less than this share of a step are left out."""
 
@@ -88,6 +90,12 @@ def doing(kind: str, name: str) -> str:
 
 def describe_verdict(verdict: Verdict) -> str:
     """Return a verdict in two sentences: what was slow, and the saving without it."""
+    verdict = verdict._replace(
+        subject=show(verdict.subject, LONGEST_NAME),
+        cause_name=show(verdict.cause_name, LONGEST_NAME),
+        instance=show(verdict.instance, LONGEST_NAME),
+        line=show(verdict.line),
+    )
     waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
@@ -98,8 +106,8 @@ def describe_verdict(verdict: Verdict) -> str:
         else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
     )
     text = sentence.format(
-        subject=show(verdict.subject),
-        Subject=show(verdict.subject).capitalize(),
+        subject=verdict.subject,
+        Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
         Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
@@ -111,7 +119,7 @@ def describe_verdict(verdict: Verdict) -> str:
     )
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"
-    return f"{show(text)} Without that {what} {seconds(verdict.saved)} {by}."
+    return f"{text} Without that {what} {seconds(verdict.saved)} {by}."
 
 
 def _name_late(late: Straggler | Persistence) -> str:

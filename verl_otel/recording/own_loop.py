@@ -473,12 +473,10 @@ def _summarise(samples: list[EndedTrajectory], time_ns: int) -> float | None:
 
 
 def _sum_scores(samples: list[EndedTrajectory]) -> float | None:
-    """Record the scores of a step; return their mean, None without a score."""
+    """Record the scores of a step; return their mean, None without a score. It is NaN if one is, as the update has it."""
     sum_scores(samples)
-    scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
-    if not scores:
-        return None
-    return sum(scores) / len(scores)
+    scores = [sample.score for sample in samples if sample.score is not None]
+    return sum(scores) / len(scores) if scores else None
 
 
 def _find_link(span: Span) -> LinkRecord | None:

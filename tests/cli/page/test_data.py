@@ -53,7 +53,7 @@ def test_the_ledger_sums_all_gpus_and_lists_the_least_productive(windows):
 
 
 def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
-    """Tokens that were trained on without a gradient are wasted, but they were generated only once."""
+    """Tokens that were trained on without a signal are wasted, but they were generated only once."""
     run = explanations.make(3)
     costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
     steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
@@ -62,7 +62,7 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     assert page["generated"] == explained.generated_tokens == 5000
     assert dict(page["wasted"]) == explained.wasted_tokens
     assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6
-    assert "800 of 5,000 tokens (16%) trained on without a gradient" in explain.render(run)
+    assert "800 of 5,000 tokens (16%) trained on without a signal" in explain.render(run)
 
 
 def test_the_page_and_explain_give_the_same_saving_of_a_step():

@@ -163,14 +163,15 @@ def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
     Args:
         step: With its critical path and its stragglers.
         root: Its tree.
-        members: The trajectories that it trained on, with their paths.
+        members: The trajectories that it waited for, with their paths: those that it trained on, and those that it took and did not train on.
     """
     path = step.path or critical_path.of_step(root, {member.trace_id: member for member in members}, step.trajectories)
+    whole = [member for member in members if not member.stopped]  # what was cut off is no measure for others
     return Findings(
         find_awaited_work(path, root, members, _floor(step, TRAJECTORY_SECONDS)),
         () if step.failed else measure_phases(path, root),  # what an exception cut off is not comparable
         measure_calls(path, root) if step.stragglers else {},
-        {key: baseline for key, values in measure_spans(members).items() if (baseline := measure(values))},
+        {key: baseline for key, values in measure_spans(whole).items() if (baseline := measure(values))},
     )
 
 

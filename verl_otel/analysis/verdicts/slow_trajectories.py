@@ -142,7 +142,7 @@ def find_awaited_work(
     Args:
         path: Critical path of the step.
         root: Its tree.
-        members: The trajectories that it trained on.
+        members: The trajectories that it waited for.
         floor: Minimum seconds of work to be returned.
     """
     members_by_id = {member.trace_id: member for member in members}

@@ -15,6 +15,7 @@ from verl_otel.cli import advice, incidents, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
+    Cause,
     Document,
     ErrorType,
     Failed,
@@ -34,29 +35,19 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
-from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
 
 
-class Verdict(Document):
+class Verdict(Cause):
     """One cause; the largest saving first."""
 
-    step: int | None
-    step_seconds: float
-    kind: Annotated[str, about(", ".join(kinds.VERDICTS))]
-    subject: Annotated[str, about("what delayed the step")]
-    cause: Annotated[str, about(f"kind of work that took the time: {', '.join(kinds.WORK)}")]
-    cause_name: str
-    seconds: Annotated[float, about("excess over its peers")]
-    saved: Annotated[float, about("by how much the step would have been shorter")]
     trace_id: Annotated[str | None, about("trajectory")]
     turn: int | None
     instance: Annotated[str, about("process")]
     uncertainty: Annotated[float | None, about("of the clocks")]
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
-    next: Annotated[str, about("what to do about it")]
 
 
 class Segment(Document):
@@ -272,7 +263,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[_make_step(step, findings.find_rest(run.steps, step)) for step in steps],
+        steps=[_make_step(run, step) for step in steps],
         run=fill(
             WholeRun,
             None,
@@ -305,22 +296,22 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             )
             for event in run.events
         ],
-        **describe(learning.judge(run)),
+        **describe(learning.judge(run), has_verl=not run.is_own),
         unknown=accounting.UNKNOWN,
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
 
 
-def _make_step(step: model.Step, rest: float) -> Step:
+def _make_step(run: model.Explanation, step: model.Step) -> Step:
     return fill(
         Step,
         step,
         trace_id=f"{step.trace_id:032x}",
         longer=sum_savings(step),
-        unexplained=rest,
+        unexplained=findings.find_rest(run.steps, step),
         verdicts=[
-            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(verdict))
+            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(run, verdict))
             for verdict in step.verdicts
         ],
         path=[

@@ -62,7 +62,7 @@ Move = Annotated[
 ]
 
 
-def describe(learning: signals.Learning) -> dict[str, Any]:
+def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
     """Return the keys ``profile``, ``progress``, ``reward_move``, ``signals`` and ``findings`` of a document."""
     return {
         "profile": learning.profile.name,
@@ -76,7 +76,7 @@ def describe(learning: signals.Learning) -> dict[str, Any]:
                 kind=trouble.first.kind,
                 step=trouble.first.step,
                 text=wording.describe(trouble.first),
-                next=advise(trouble.first.kind),
+                next=advise(trouble.first.kind, has_verl=has_verl),
             )
             for trouble in learning.troubles
         ],
