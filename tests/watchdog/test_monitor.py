@@ -82,7 +82,7 @@ def explain(monkeypatch):
     """Have a cluster that explains all deaths alike."""
 
     def begin(death):
-        cluster = SimpleNamespace(explain=lambda actor: death, publish=lambda *_: None)
+        cluster = SimpleNamespace(explain=lambda actor: death, list_actors=list, publish=lambda *_: None)
         monkeypatch.setattr(cluster_backend._Current, "backend", cluster)
 
     return begin

@@ -4,6 +4,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,8 @@ from tests.watchdog.snapshots import make_report
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system import procfs
 from verl_otel.system.procfs import Process
-from verl_otel.watchdog import process_reports, process_table
+from verl_otel.watchdog import cluster_backend, process_pauses, process_reports, process_table
+from verl_otel.watchdog.cluster_backend import ActorProcess
 from verl_otel.watchdog.overdue import ALIVE, DIED
 from verl_otel.watchdog.process_table import ProcessTable
 
@@ -163,3 +165,55 @@ def test_processes_of_other_nodes_take_no_place_and_are_seldom_read(folder, monk
     now += 2 * process_table.FOREIGN_SECONDS
     table.refresh()
     assert set(table.statuses) == {"far-0", "own-1", "own-2"}
+
+
+# -- processes without telemetry --
+
+
+@pytest.fixture
+def states(monkeypatch):
+    """A cluster with an actor in process 71, which has no telemetry, and what the kernel says of it."""
+    states, find, read = {71: "sleeping"}, procfs.find_process, procfs.read_state
+    monkeypatch.setattr(procfs, "find_process", lambda pid: Process(71, 1) if pid == 71 else find(pid))
+    monkeypatch.setattr(procfs, "read_state", lambda process: states.get(process.pid) or read(process))
+    cluster = SimpleNamespace(
+        list_actors=lambda: [ActorProcess(71, "transfer_queue", "ab"), ActorProcess(os.getpid(), "trainer", "cd")]
+    )
+    monkeypatch.setattr(cluster_backend._Current, "backend", cluster)
+    return states
+
+
+def test_an_actor_without_telemetry_is_watched(folder, states):
+    """The cluster knows its process. Those with telemetry report for themselves."""
+    write_process(folder, "trainer")
+    table = read_table(folder)
+    (helper,) = (status for status in table.statuses.values() if status.report.is_helper)
+    assert (helper.report.instance, helper.report.actor, helper.state) == ("transfer_queue-71", "ab", ALIVE)
+    states[71] = procfs.GONE
+    table.refresh()
+    assert helper.state == DIED
+
+
+def test_a_helper_that_begins_to_report_is_one_process(folder, states):
+    """It had no telemetry yet when the cluster was asked."""
+    write_process(folder, "trainer")
+    table = read_table(folder)
+    write_process(folder, "late", Process(71, 1))
+    table.refresh()
+    assert set(table.statuses) == {"trainer", "late"}
+
+
+def test_a_helper_that_was_stopped_is_recorded(folder, states, recorded, monkeypatch):
+    """How long, and which process; it is looked at once a second."""
+    monkeypatch.setattr(process_pauses, "PAUSED_SECONDS", 0.2)
+    now = [100.0]
+    monkeypatch.setattr(process_table, "clock", lambda: now[0])
+    write_process(folder, "trainer")
+    table = read_table(folder)
+    for state in ("sleeping", "stopped", "stopped", "stopped", "sleeping", "sleeping"):
+        states[71] = state
+        now[0] += 1.0
+        table.refresh()
+    span = recorded.span("verl.process.paused")
+    assert span.attributes == {"reason": "process", "verl.stall.instance": "transfer_queue-71"}
+    assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(3.0, abs=0.01)

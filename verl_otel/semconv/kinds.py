@@ -20,7 +20,7 @@ ADVICE: Final = {
     "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, "
     "a debugger",
     "no free slot": "raise rollout.agent.num_workers, so that more trajectories start at once",
-    "noticed late": "nothing in your code: the trainer polls for the end of the rollouts; longer steps lose a smaller share",
+    "noticed late": "beyond the trainer's interval of 2 s between two looks, look at your own sampler, and at the processes and the network of TransferQueue",
     "long generation": "limit data.max_response_length and the number of turns, or use an asynchronous trainer",
     "engine queue": "raise rollout.max_num_seqs or rollout.gpu_memory_utilization, or add replicas",
     "slow replica": "compare the GPU and the host of this replica with the others, and its load",

@@ -69,6 +69,14 @@ def read_parent(pid: int) -> int:
     return 0 if fields is None else int(fields[1])
 
 
+def read_program(pid: int) -> str:
+    """Return the name of the program that a process runs, as the kernel cuts it off (15 characters); empty if it is gone."""
+    try:
+        return _read(f"/proc/{pid}/comm").strip()
+    except OSError:
+        return ""
+
+
 def read_command(pid: int) -> str:
     """Return the command line of a process, its arguments separated by blanks; empty if it is gone."""
     try:
