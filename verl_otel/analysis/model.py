@@ -289,7 +289,7 @@ class Step(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A stall or a crash that the watchdog reported during the run, a stop by a guard, or an alert of a callback."""
+    """A stall or a crash that the watchdog reported during the run, a stop by a guard, or an alert."""
 
     kind: str
     """``stall``, ``crash``, ``stopped`` or ``alert``."""

@@ -27,6 +27,7 @@ ADVICE: Final = {
     "reward_range": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
     "entropy": "raise actor.entropy_coeff, or lower actor.optim.lr",
     "truncated": "raise data.max_response_length, or punish long responses",
+    "rollout_gap": "compare the weights of the engine with those of the trainer after the last weight sync, and look whether its prefix cache was reset",
     "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or raise rollout.n",
 }
 """What can be done about a kind of finding."""

@@ -86,7 +86,9 @@ def _choose_steps(names):
     for name in sorted(names, key=lambda name: not KINDS[name].needs):
         needs, hangs = KINDS[name].needs, KINDS[name].series == HUNG
         # The first of its kind has no peers: whether it hangs cannot be known within the seconds that it does.
-        fitting = (step for step in free if not needs or step in range((1 + hangs) * VALIDATE_EVERY, 99, VALIDATE_EVERY))
+        fitting = (
+            step for step in free if not needs or step in range((1 + hangs) * VALIDATE_EVERY, 99, VALIDATE_EVERY)
+        )
         steps[name] = next(fitting)
         free.remove(steps[name])
     return steps

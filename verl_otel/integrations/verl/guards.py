@@ -111,7 +111,7 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
         step: Number of the step; 0 is the validation before training, which guards do not see.
     """
     number = to_number(step)
-    if _Run.guards is None or not _Run.guards.active or not number:
+    if _Run.guards is None or not number:
         return
     values = {str(key): float(value) for key, raw in data.items() if (value := to_number(raw)) is not None}
     decision, trainer = _Run.guards.observe(int(number), values), _Run.trainer
@@ -164,7 +164,7 @@ def _record_span(stop: Stop) -> None:
 
 
 def _alert(step: int, text: str) -> None:
-    """Report what a callback has seen."""
+    """Report what a callback, or a condition that stops nothing, has seen."""
     text = show(text, MAX_TEXT)
     log_lines.warn(_logger, "verl-otel: alert at step %d: %s", step, text)
     run_log.add_step("alert", step, {"text": text}, logs.WARNING)
