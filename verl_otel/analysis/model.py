@@ -213,6 +213,20 @@ class Cost(NamedTuple):
     """Wasted generated tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
 
 
+class Failure(NamedTuple):
+    """A tool, or the reward, whose calls failed in the trajectories that a step trained on."""
+
+    kind: str
+    """``tool`` or ``reward``."""
+    name: str
+    calls: int
+    """Its calls that failed."""
+    trajectories: int
+    """Trajectories with such a call."""
+    unrewarded: int
+    """Those of them whose score is 0: perhaps not because of the answer."""
+
+
 class Step(NamedTuple):
     """One training step."""
 
@@ -264,6 +278,8 @@ class Step(NamedTuple):
     """Which attempt of the run it belongs to."""
     repeated: bool = False
     """Whether a later attempt was resumed from an earlier checkpoint: it trains it again, or ended before it reached it."""
+    failures: tuple[Failure, ...] = ()
+    """What failed in its trajectories, most calls first. Long runs keep it for the steps whose detail they keep."""
 
     @property
     def seconds(self) -> float:

@@ -5,19 +5,21 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
 from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis.model import CANCELLED, Activity, Part, Phase, Segment, Step, Trajectory
+from verl_otel.analysis.model import CANCELLED, Activity, Failure, Part, Phase, Segment, Step, Trajectory
 from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TOOL_PREFIX, TRAJECTORY, TURN
 from verl_otel.analysis.traces.tree import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 _LLM_NAMES: Final = ("chat", "text_completion")
+_ENVIRONMENT: Final = ("tool", "reward")
+"""Kinds of activities that answer the model. If one of them fails, the score may say nothing of the answer."""
 _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "reward"}
 """Kinds of activity of spans whose name determines it."""
 SUBMITTED_BY: Final = "submitted_by"
@@ -192,7 +194,24 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         members=len(consumed),
         error=error,
+        failures=_find_failures(members),
     )
+
+
+def _find_failures(members: Iterable[Trajectory]) -> tuple[Failure, ...]:
+    """Return what failed in the trajectories of a step, most calls first."""
+    calls: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    unrewarded = set()
+    for member in members:
+        if member.score == 0:
+            unrewarded.add(member.trace_id)
+        for activity in member.activities:
+            if activity.failed and activity.kind in _ENVIRONMENT:
+                calls[activity.kind, activity.name][member.trace_id] += 1
+    found = [
+        Failure(*key, counts.total(), len(counts), len(unrewarded & counts.keys())) for key, counts in calls.items()
+    ]
+    return tuple(sorted(found, key=lambda failure: (-failure.calls, failure.kind, failure.name)))
 
 
 def _find_error(step: SpanRecord) -> str:

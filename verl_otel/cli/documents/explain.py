@@ -114,6 +114,16 @@ class RunCost(Cost):
     generated_tokens: Annotated[int, about("all tokens that the model wrote for training")]
 
 
+class Failure(Document):
+    """Tools, or the reward, whose calls failed in the trajectories that a step trained on."""
+
+    kind: Annotated[str, about("tool or reward")]
+    name: str
+    calls: Annotated[int, about("its calls that failed")]
+    trajectories: Annotated[int, about("trajectories with such a call")]
+    unrewarded: Annotated[int, about("those of them whose score is 0")]
+
+
 class Step(Document):
     """The steps that were chosen."""
 
@@ -140,6 +150,7 @@ class Step(Document):
     savings: tuple[Saving, ...]
     gpu: Devices
     stragglers: tuple[Straggler, ...]
+    failures: tuple[Failure, ...]
     not_observable: Annotated[tuple[str, ...], about("evidence for late ranks that no span has")]
     cost: Cost | None
     uncertainty: Annotated[float | None, about("of the clocks")]
