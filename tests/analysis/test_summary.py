@@ -446,3 +446,23 @@ def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline
     )
     assert text in cli_explain.render_step(run, run.steps)
     assert any("score 0 may be" in line.text for line in headlines.find_headlines(run)) == is_headline
+
+
+@pytest.mark.parametrize(
+    ("sizes", "short"), [((4, 4), []), ((4, 3), []), ((4, 2), [1]), ((0, 4, 4, 4), [0]), ((4, None), [])]
+)
+def test_a_rank_that_trains_on_less_is_named(story, sizes, short):
+    """Nothing is slow then, and the gradient is that of fewer samples."""
+    trainer = story.process("trainer")
+    step = stories.step(trainer, 1, 0, 5, [("update_actor", 1, 5)], ())
+    call = trainer.span("verl.call update_actor", 1, 5, step)
+    for rank, size in enumerate(sizes):
+        worker = story.process("actor_rollout_ref", verl__rank=rank)
+        facts = {} if size is None else {"verl__batch__size": size}
+        worker.span("verl.worker W.update_actor", 1, 5, call, verl__rank=rank, **facts)
+    run = summary.explain([story.write()])
+    assert [each.rank for each in run.steps[0].short_ranks] == short
+    assert ("rank 1: 2 samples in update_actor, the others 4" in cli_explain.render_step(run, run.steps)) == (
+        short == [1]
+    )
+    assert any("a rank trained on less" in line.text for line in headlines.find_headlines(run)) == bool(short)

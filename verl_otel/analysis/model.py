@@ -227,6 +227,17 @@ class Failure(NamedTuple):
     """Those of them whose score is 0: perhaps not because of the answer."""
 
 
+class ShortRank(NamedTuple):
+    """A rank that was given far fewer samples than the others for an update."""
+
+    method: str
+    rank: int
+    instance: str
+    samples: int
+    usual: float
+    """Median of the others."""
+
+
 class Step(NamedTuple):
     """One training step."""
 
@@ -279,7 +290,9 @@ class Step(NamedTuple):
     repeated: bool = False
     """Whether a later attempt was resumed from an earlier checkpoint: it trains it again, or ended before it reached it."""
     failures: tuple[Failure, ...] = ()
-    """What failed in its trajectories, most calls first. Long runs keep it for the steps whose detail they keep."""
+    """What failed in its trajectories, most calls first. Long runs keep it for the steps whose detail they keep, as what follows."""
+    short_ranks: tuple[ShortRank, ...] = ()
+    """Ranks that trained on far less than the others."""
 
     @property
     def seconds(self) -> float:

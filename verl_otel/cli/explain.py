@@ -233,6 +233,7 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if shared >= wording.SMALLEST_ROW * step.seconds:
         yield f"  {seconds(shared)} of these are the same time: together they are {seconds(sum_savings(step))}."
     yield from _block("Failed in its trajectories", map(wording.describe_failure, step.failures))
+    yield from _block("Ranks that trained on less", map(wording.describe_short_rank, step.short_ranks))
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from verl_otel._internal.printable import seconds, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
 from verl_otel.cli import advice, wording
@@ -42,7 +42,7 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     chosen = alarms[:FIRST_LINES]
     chosen += [_describe(finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
     chosen += _describe_unexplained(run)
-    chosen += _describe_failures(run)
+    chosen += [*_describe_failures(run), *_describe_short_ranks(run)]
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
@@ -69,6 +69,17 @@ def _describe_failures(run: Explanation) -> Iterator[Headline]:
         return
     text = f"Step {number(worst)}: score 0 may be that of the environment, and not of the answer: {wording.describe_failure(worst.failures[0])} failed."
     yield Headline(text, worst)
+
+
+def _describe_short_ranks(run: Explanation) -> Iterator[Headline]:
+    """Yield the first step in which a rank trained on far less than the others, and in how many steps one did."""
+    steps = [step for step in run.steps if step.short_ranks]
+    if steps:
+        more = f", and in {counted(len(steps) - 1, 'other step')}" if len(steps) > 1 else ""
+        yield Headline(
+            f"Step {number(steps[0])}: a rank trained on less{more}: {wording.describe_short_rank(steps[0].short_ranks[0])}.",
+            steps[0],
+        )
 
 
 def _describe_healthy(run: Explanation) -> Iterator[Headline]:

@@ -11,7 +11,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, Step, Straggler, Verdict
+from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
@@ -182,6 +182,11 @@ def describe_failure(failure: Failure) -> str:
     zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
     calls, trajectories = counted(failure.calls, "call"), counted(failure.trajectories, "trajectory", "trajectories")
     return show(f"{name}: {calls} in {trajectories}{zero}")
+
+
+def describe_short_rank(short: ShortRank) -> str:
+    """Return the text about a rank that trained on less than the others."""
+    return show(f"rank {short.rank}: {counted(short.samples, 'sample')} in {short.method}, the others {short.usual:g}")
 
 
 def describe_straggler(straggler: Straggler) -> str:

@@ -124,6 +124,16 @@ class Failure(Document):
     unrewarded: Annotated[int, about("those of them whose score is 0")]
 
 
+class ShortRank(Document):
+    """Ranks that were given at most half as many samples for an update as the others."""
+
+    method: str
+    rank: int
+    instance: Annotated[str, about("process")]
+    samples: int
+    usual: Annotated[float, about("median of the others")]
+
+
 class Step(Document):
     """The steps that were chosen."""
 
@@ -151,6 +161,7 @@ class Step(Document):
     gpu: Devices
     stragglers: tuple[Straggler, ...]
     failures: tuple[Failure, ...]
+    short_ranks: tuple[ShortRank, ...]
     not_observable: Annotated[tuple[str, ...], about("evidence for late ranks that no span has")]
     cost: Cost | None
     uncertainty: Annotated[float | None, about("of the clocks")]
