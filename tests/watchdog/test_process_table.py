@@ -172,13 +172,17 @@ def test_processes_of_other_nodes_take_no_place_and_are_seldom_read(folder, monk
 
 @pytest.fixture
 def states(monkeypatch):
-    """A cluster with an actor in process 71, which has no telemetry, and what the kernel says of it."""
-    states, find, read = {71: "sleeping"}, procfs.find_process, procfs.read_state
-    monkeypatch.setattr(procfs, "find_process", lambda pid: Process(71, 1) if pid == 71 else find(pid))
+    """A raylet, 70, and an actor in process 71, which have no telemetry, beside others; and what the kernel says of both."""
+    states, find, read = {70: "sleeping", 71: "sleeping"}, procfs.find_process, procfs.read_state
+    monkeypatch.setattr(procfs, "find_process", lambda pid: Process(pid, 1) if pid in (70, 71) else find(pid))
     monkeypatch.setattr(procfs, "read_state", lambda process: states.get(process.pid) or read(process))
-    cluster = SimpleNamespace(
-        list_actors=lambda: [ActorProcess(71, "transfer_queue", "ab"), ActorProcess(os.getpid(), "trainer", "cd")]
-    )
+    titles = {71: "ray::SimpleStorageUnit", 72: "ray::IDLE", 73: "ray::OfAnotherJob", 74: "ray/agent.py"}
+    monkeypatch.setattr(procfs, "read_parent", lambda pid: 70)
+    monkeypatch.setattr(procfs, "read_program", {70: "raylet"}.get)
+    monkeypatch.setattr(procfs, "list_children", lambda parents: [*titles, os.getpid()] if 70 in parents else [])
+    monkeypatch.setattr(procfs, "read_command", lambda pid: titles.get(pid, "ray::Trainer"))
+    actors = [ActorProcess(71, "transfer_queue", "ab"), ActorProcess(os.getpid(), "trainer", "cd")]
+    cluster = SimpleNamespace(list_actors=lambda: actors)
     monkeypatch.setattr(cluster_backend._Current, "backend", cluster)
     return states
 
@@ -187,7 +191,8 @@ def test_an_actor_without_telemetry_is_watched(folder, states):
     """The cluster knows its process. Those with telemetry report for themselves."""
     write_process(folder, "trainer")
     table = read_table(folder)
-    (helper,) = (status for status in table.statuses.values() if status.report.is_helper)
+    raylet, helper = (status for status in table.statuses.values() if status.report.is_helper)
+    assert (raylet.report.instance, raylet.report.actor, raylet.state) == ("raylet-70", "", ALIVE)
     assert (helper.report.instance, helper.report.actor, helper.state) == ("transfer_queue-71", "ab", ALIVE)
     states[71] = procfs.GONE
     table.refresh()
@@ -200,7 +205,7 @@ def test_a_helper_that_begins_to_report_is_one_process(folder, states):
     table = read_table(folder)
     write_process(folder, "late", Process(71, 1))
     table.refresh()
-    assert set(table.statuses) == {"trainer", "late"}
+    assert set(table.statuses) == {"trainer", "late", "raylet-here-70"}
 
 
 def test_a_helper_that_was_stopped_is_recorded(folder, states, recorded, monkeypatch):

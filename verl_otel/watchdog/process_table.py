@@ -48,10 +48,13 @@ MAX_SILENT_SECONDS: Final = 600.0
 HELPER_INTERVAL: Final = 1.0
 """Seconds between two looks at a process without telemetry."""
 _STOPPED: Final = ("stopped", "traced")
-HELPERS_SECONDS, MAX_HELPERS_SECONDS = 5.0, 320.0
-"""Seconds until the cluster is asked again for processes without telemetry: each time twice as long, since most of them start with the run."""
+HELPERS_SECONDS, MAX_HELPERS_SECONDS = 10.0, 320.0
+"""Seconds until processes without telemetry are looked for again: each time twice as long, since most of them start with the run. The cluster is
+asked for their actors only if there are some: its answer has all actors of the job."""
 RAYLET: Final = "raylet"
 """Name of Ray's own process of a node, the parent of its workers."""
+_ACTORS, _IDLE = "ray::", "ray::IDLE"
+"""Begin of the titles of Ray's workers, and of those that run nothing."""
 LATE_SECONDS: Final = 30.0
 """Seconds without a heartbeat after which a late process does not delay other reports: it may wait for a disk for hours."""
 
@@ -182,11 +185,15 @@ class ProcessTable:
         self._helpers_at = now + self._helpers_pause
         self._helpers_pause = min(2 * self._helpers_pause, MAX_HELPERS_SECONDS)
         known = {status.report.process.pid for status in self.statuses.values()}
-        parents = {procfs.read_parent(pid) for pid in known} - known
-        found = [ActorProcess(pid, RAYLET, "") for pid in parents if procfs.read_program(pid) == RAYLET]
-        found += cluster_backend.query(lambda cluster: cluster.list_actors()) or []
+        parents = {procfs.read_parent(pid) for pid in known}
+        raylets = {pid for pid in parents if procfs.read_program(pid) == RAYLET}
+        silent = {pid for pid in procfs.list_children(raylets) if procfs.read_command(pid).startswith(_ACTORS)} - known
+        silent = {pid for pid in silent if not procfs.read_command(pid).startswith(_IDLE)}
+        actors = (cluster_backend.query(lambda cluster: cluster.list_actors()) or []) if silent else []
+        found = [ActorProcess(pid, RAYLET, "") for pid in raylets - known]
+        found += [each for each in actors if each.pid in silent]
         for pid, role, actor in found:
-            process = procfs.find_process(pid) if pid not in known else None
+            process = procfs.find_process(pid)
             if process is not None and len(self.statuses) < MAX_PROCESSES:
                 instance = f"{role}-{pid}"
                 report = ProcessReport(
