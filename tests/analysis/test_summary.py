@@ -12,6 +12,8 @@ from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.traces import clocks
+from verl_otel.cli import explain as cli_explain
+from verl_otel.cli import headlines
 
 
 def explain(folder, **more):
@@ -422,3 +424,50 @@ def test_a_run_that_has_only_begun_can_be_read(story):
     story.manifest(verl__project="p")
     run = explain(story.folder)
     assert (run.run_id, run.steps, run.counts.spans, run.start_ns, run.end_ns) == ("r1", (), 0, 0, 0)
+
+
+@pytest.mark.parametrize(("failing", "is_headline"), [(1, False), (3, True)])
+def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline):
+    """Verl converts an exception of a tool to text, and the trajectory goes on: its score is that of the environment."""
+    trainer, agent = story.process("trainer"), story.process("agent_loop")
+    consumed = []
+    for index in range(8):
+        score = 0.0 if index < 4 else 1.0
+        own = agent.span(
+            "verl.trajectory", 1, 3, state=stories.TRAJECTORY, verl__sample__uid="u", verl__rollout__index=index,
+            verl__step__number=1, verl__reward__score=score,
+        )  # fmt: skip
+        error = {"error__type": "error"} if index < failing else {}
+        agent.span("execute_tool add", 1.2, 1.3, own, state=stories.TRAJECTORY, gen_ai__tool__name="add", **error)
+        consumed.append(own)
+    stories.step(trainer, 1, 0, 5, [("gen", 0, 4), ("update_actor", 4, 5)], consumed)
+    run = summary.explain([story.write()])
+    assert run.steps[0].failures == (("tool", "add", failing, failing, failing),)
+    text = (
+        "tool add: 1 call in 1 trajectory, 1 of them with score 0"
+        if failing == 1
+        else "tool add: 3 calls in 3 trajectories, 3 of them"
+    )
+    assert text in cli_explain.render_step(run, run.steps)
+    assert any("score 0 may be" in line.text for line in headlines.find_headlines(run)) == is_headline
+    assert ("score 0 may be" in cli_explain.render(run)) == is_headline
+
+
+@pytest.mark.parametrize(
+    ("sizes", "short"), [((4, 4), []), ((4, 3), []), ((4, 2), [1]), ((0, 4, 4, 4), [0]), ((4, None), [])]
+)
+def test_a_rank_that_trains_on_less_is_named(story, sizes, short):
+    """Nothing is slow then, and the gradient is that of fewer samples."""
+    trainer = story.process("trainer")
+    step = stories.step(trainer, 1, 0, 5, [("update_actor", 1, 5)], ())
+    call = trainer.span("verl.call update_actor", 1, 5, step)
+    for rank, size in enumerate(sizes):
+        worker = story.process("actor_rollout_ref", verl__rank=rank)
+        facts = {} if size is None else {"verl__batch__size": size}
+        worker.span("verl.worker W.update_actor", 1, 5, call, verl__rank=rank, **facts)
+    run = summary.explain([story.write()])
+    assert [each.rank for each in run.steps[0].short_ranks] == short
+    assert ("rank 1: 2 samples in update_actor, the others 4" in cli_explain.render_step(run, run.steps)) == (
+        short == [1]
+    )
+    assert any("a rank trained on less" in line.text for line in headlines.find_headlines(run)) == bool(short)

@@ -30,6 +30,7 @@ ADVICE: Final = {
     "reward_range": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
     "entropy": "reward entropy [actor.entropy_coeff], or lower the learning rate",
     "truncated": "allow longer responses [data.max_response_length], or punish them",
+    "rollout_gap": "compare the weights of the engine with those of the trainer after the last weight sync, and look whether its prefix cache was reset",
     "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or sample more responses of each [rollout.n]",
 }
 """What can be done about a kind of finding. In brackets stand settings, and guards, which only verl's trainers have."""

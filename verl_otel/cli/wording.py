@@ -11,7 +11,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import DeviceTime, Part, Saving, Step, Straggler, Verdict
+from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.trajectory_ends import TrajectoryEnds
@@ -201,6 +201,19 @@ def describe_first(steps: Sequence[Step]) -> str:
     name = f"Step {number(first)}, the first one," if first is steps[0] else f"Step {number(first)}"
     more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""
     return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
+
+
+def describe_failure(failure: Failure) -> str:
+    """Return the text about a tool, or the reward, whose calls failed in the trajectories of a step."""
+    name = f"{WORK[failure.kind].words} {failure.name}".rstrip()
+    zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
+    calls, trajectories = counted(failure.calls, "call"), counted(failure.trajectories, "trajectory", "trajectories")
+    return show(f"{name}: {calls} in {trajectories}{zero}")
+
+
+def describe_short_rank(short: ShortRank) -> str:
+    """Return the text about a rank that trained on less than the others."""
+    return show(f"rank {short.rank}: {counted(short.samples, 'sample')} in {short.method}, the others {short.usual:g}")
 
 
 def describe_straggler(straggler: Straggler) -> str:

@@ -22,7 +22,7 @@ ADVICE: Final = {
     "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, "
     "a debugger",
     "no free slot": "let more trajectories start at once [rollout.agent.num_workers]",
-    "noticed late": "nothing in your code: the trainer polls for the end of the rollouts; longer steps lose a smaller share",
+    "noticed late": "beyond the trainer's interval of 2 s between two looks, look at your own sampler, and at the processes and the network of TransferQueue",
     "long generation": "limit the length of responses [data.max_response_length] and the number of turns, or train asynchronously",
     "engine queue": "let the engine run more requests at once [rollout.max_num_seqs, rollout.gpu_memory_utilization], or add replicas",
     "slow replica": "compare the GPU and the host of this replica with the others, and its load",

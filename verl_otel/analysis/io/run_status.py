@@ -46,6 +46,8 @@ class Training(msgspec.Struct, frozen=True):
     step: _Number | None = None
     """Number of the last one."""
     step_seconds: _Seconds | None = None
+    checkpoint: _Number | None = None
+    """Step of the last checkpoint that it saved; None: it saved none."""
     total_steps: _Count | None = None
     """Steps that are planned, if they are known."""
     reward: float | None = None

@@ -13,7 +13,13 @@ from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.span_names import BETWEEN, STEP, VALIDATION
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD, PHASE_SECONDS, STEP_SHARE, Baselines
+from verl_otel.analysis.verdicts.baselines import (
+    FEW_FACTOR,
+    LOOK_AHEAD,
+    PHASE_SECONDS,
+    STEP_SHARE,
+    Baselines,
+)
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, measure_phases
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -68,6 +74,9 @@ def _find_open_step(roots: Iterable[Node], process: int, begin_ns: int, end_ns: 
 
 KIND: Final = "between"
 """Kind of these verdicts."""
+_WARM: Final = "validation"
+"""The kind of work whose first occurrence is judged, by the later ones: it consists of rollouts, which the step before has warmed up. Others, such
+as a checkpoint, are slower the first time."""
 
 
 class _Recent(NamedTuple):
@@ -126,10 +135,13 @@ class BetweenSteps(msgspec.Struct):
         step, parts = recent
         floor = max(PHASE_SECONDS, STEP_SHARE * step.seconds)
         for part in parts:
-            if part.seconds < floor or self._baselines.is_first(part.key, step.trace_id):
+            is_first = self._baselines.is_first(part.key, step.trace_id)
+            if part.seconds < floor or (is_first and part.kind != _WARM):
                 continue
             baseline = self._baselines.of_others(part.key, step.trace_id)
             if baseline is None or baseline.allows(part.seconds, floor):
+                continue
+            if is_first and part.seconds < FEW_FACTOR * baseline.median:
                 continue
             excess = part.seconds - baseline.median
             if excess >= floor:

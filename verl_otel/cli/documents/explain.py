@@ -105,6 +105,26 @@ class RunCost(Cost):
     generated_tokens: Annotated[int, about("all tokens that the model wrote for training")]
 
 
+class Failure(Document):
+    """Tools, or the reward, whose calls failed in the trajectories that a step trained on."""
+
+    kind: Annotated[str, about("tool or reward")]
+    name: str
+    calls: Annotated[int, about("its calls that failed")]
+    trajectories: Annotated[int, about("trajectories with such a call")]
+    unrewarded: Annotated[int, about("those of them whose score is 0")]
+
+
+class ShortRank(Document):
+    """Ranks that were given at most half as many samples for an update as the others."""
+
+    method: str
+    rank: int
+    instance: Annotated[str, about("process")]
+    samples: int
+    usual: Annotated[float, about("median of the others")]
+
+
 class Step(Document):
     """The steps that were chosen."""
 
@@ -131,6 +151,8 @@ class Step(Document):
     savings: tuple[Saving, ...]
     gpu: Devices
     stragglers: tuple[Straggler, ...]
+    failures: tuple[Failure, ...]
+    short_ranks: tuple[ShortRank, ...]
     not_observable: Annotated[tuple[str, ...], about("evidence for late ranks that no span has")]
     cost: Cost | None
     uncertainty: Annotated[float | None, about("of the clocks")]
