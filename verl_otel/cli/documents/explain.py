@@ -253,7 +253,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[_make_step(step, findings.find_rest(run.steps, step)) for step in steps],
+        steps=[make_step(step, findings.find_rest(run.steps, step)) for step in steps],
         run=fill(
             WholeRun,
             None,
@@ -291,7 +291,13 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
     )
 
 
-def _make_step(step: model.Step, rest: float) -> Step:
+def make_step(step: model.Step, rest: float) -> Step:
+    """Return a step.
+
+    Args:
+        step: The step.
+        rest: By how many seconds it exceeded the others beyond what its verdicts explain.
+    """
     return fill(
         Step,
         step,
