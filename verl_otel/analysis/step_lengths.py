@@ -68,14 +68,14 @@ def find_firsts(steps: Sequence[Step], count: int = 1) -> set[int]:
     return firsts
 
 
-def find_comparable(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
+def find_comparable(steps: Sequence[Step], step: Step | None) -> tuple[Step, ...]:
     """Return the steps with whose durations that of a step can be compared: no failed ones, none with start-up.
 
     Nor the first one of an attempt if there are others.
 
     Args:
         steps: All steps of a run, in the order of time.
-        step: One of them.
+        step: One of them, which is left out; None: none is.
     """
     starting = set(map(id, find_start_up(steps)))
     others = [other for other in steps if other is not step and not other.failed and id(other) not in starting]

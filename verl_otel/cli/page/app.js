@@ -79,7 +79,7 @@ async function turn() {
     byId("loading")?.remove();
     document.documentElement.dataset.ready = "yes";
   }
-  if (isLive) timer = setTimeout(turn, EVERY);
+  if (isLive) timer = setTimeout(turn, last.status?.run?.read < 0.999 ? EVERY / 5 : EVERY); // a run that is being read changes quickly
 }
 
 function open() {

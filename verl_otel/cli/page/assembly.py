@@ -22,9 +22,7 @@ ENTRY: Final = "app.js"
 LIBRARY: Final = "vendor/uplot.js"
 STYLES: Final = ("vendor/uplot.css", "app.css")
 NOTHING: Final = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:"
-SERVED_POLICY: Final = (
-    f"{NOTHING}; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
-)
+SERVED_POLICY: Final = f"{NOTHING}; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
 """Of the served page: its own files, and requests to its server."""
 _IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
@@ -54,7 +52,9 @@ def render_served() -> str:
     """Return the page that loads its files from its server."""
     links = "".join(f'<link rel="stylesheet" href="app/{name}">\n' for name in STYLES)
     scripts = f'<script src="app/{LIBRARY}" defer></script>\n<script type="module" src="app/{ENTRY}"></script>'
-    return _fill(title="verl-otel", policy="", head=links, content="", data=_element("looks", _looks()), scripts=scripts)
+    return _fill(
+        title="verl-otel", policy="", head=links, content="", data=_element("looks", _looks()), scripts=scripts
+    )
 
 
 def render_file(title: str, lines: Iterable[str], documents: Mapping[str, str]) -> str:

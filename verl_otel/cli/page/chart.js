@@ -4,7 +4,7 @@
 // Authoring Practices, "Slider"): one tab stop, arrows move, the value is announced as text. The same text stands beside its title.
 
 import { LINES, fill, palette } from "./colours.js";
-import { axisSeconds, bdi, button, make, number, seconds } from "./dom.js";
+import { axisNumber, axisSeconds, bdi, button, make, seconds } from "./dom.js";
 
 const alive = new Set();
 const FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
@@ -60,13 +60,13 @@ export function chart(options) {
     view.plot = new uPlot({
       width,
       height: options.height,
-      padding: [10, 10, 0, 0],
+      padding: [10, 18, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false }, points: { show: !options.paint, size: 7 } },
       scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
       axes: [
         axisOf(isSteps ? options.names ?? whole : (plot, at, place, space, step) => at.map(axisSeconds(step)), { size: 26, space: 56 }),
-        axisOf((plot, at, place, space, step) => at.map(options.unit === seconds ? axisSeconds(step) : number), { size: axisWidth, space: 32 }),
+        axisOf((plot, at, place, space, step) => at.map((options.unit === seconds ? axisSeconds : axisNumber)(step)), { size: axisWidth, space: 32 }),
       ],
       series: [{}, ...lines.map((line, index) => ({ stroke: () => palette[line.hue ?? LINES[index % LINES.length][0]], width: 1.75, dash: LINES[index % LINES.length][1], spanGaps: true, show: !options.paint, points: { show: view.xs.length < 3 } }))],
       hooks: {
@@ -269,7 +269,7 @@ export function paintColumns(plot, state) {
     if (mark) drawMark(pen, at + wide / 2, y(Math.min(tallest, state.limit)) - 3 * ratio, ratio, mark);
   }
   for (const event of state.events ?? []) {
-    const x = Math.round(plot.valToPos(offset + event.at, "x", true));
+    const x = Math.min(left + width - 2 * ratio, Math.round(plot.valToPos(offset + event.at, "x", true)));
     pen.fillStyle = palette.bad;
     pen.fillRect(x, top, 1.5 * ratio, height);
     pen.font = `600 ${11 * ratio}px system-ui, sans-serif`;

@@ -62,7 +62,8 @@ def describe_run(run: Explanation) -> dict[str, Any]:
     """Return what the page of a run shows besides its steps, scalars and log lines."""
     explained = make_explain(run, ())
     levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
-    described = {
+    levers = levers._replace(levers=tuple(choose(levers.levers)))
+    described: dict[str, Any] = {
         "id": run.run_id,
         "state": run.state or "no end seen",
         "headline": [line for line in formatting.headline(run) if line],
@@ -96,21 +97,19 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "validations": [[number, begin / 1e9, (end - begin) / 1e9] for number, begin, end in run.validations[:1000]],
         "whole": to_plain(explained.run),
         "gpu": _by_cause(run),
-        "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu)) if explained.run.cost else [],
+        "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu))
+        if explained.run.cost
+        else [],
         "levers": [
             {**to_plain(lever), "interval": describe_interval(source)}
-            for lever, source in zip(
-                make_levers(run, levers._replace(levers=choose(levers.levers))).levers,
-                choose(levers.levers),
-                strict=True,
-            )
+            for lever, source in zip(make_levers(run, levers).levers, levers.levers, strict=True)
         ],
         "missing": _list_missing(run),
         "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
         "samples": rollouts.has_folder(run.manifest),
         "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:MAX_SERIES],
     }
-    return clean(described)
+    return dict(clean(described))
 
 
 def find_planned(manifest: Mapping[str, Any]) -> int | None:
@@ -176,7 +175,11 @@ def find_productive(run: Explanation) -> float | None:
     """Return the share of the device time of a run in which devices trained or generated; None if it is unknown."""
     causes = _by_cause(run)
     total = sum(causes.values())
-    return sum(value for cause, value in causes.items() if GPU_CAUSES[cause].state == "productive") / total if total else None
+    return (
+        sum(value for cause, value in causes.items() if GPU_CAUSES[cause].state == "productive") / total
+        if total
+        else None
+    )
 
 
 def _list_missing(run: Explanation) -> list[str]:
@@ -296,16 +299,18 @@ class _Columns:
         }
 
 
-def describe_step(run: Explanation, index: int) -> dict[str, Any]:
+def describe_step(run: Explanation, index: int, rest: float | None = None) -> dict[str, Any]:
     """Return a step as ``verl-otel explain --json`` does, with what the page of a step adds: its trajectories, and sentences.
 
     Args:
         run: What is known of the run.
         index: Index of the step.
+        rest: What `find_rest` returns for it; None: it is computed.
     """
     step = run.steps[index]
     names = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
-    document = make_step(step._replace(path=shorten(step.path)), find_rest(run.steps, step))
+    rest = find_rest(run.steps, step) if rest is None else rest
+    document = make_step(step._replace(path=shorten(step.path)), rest)
     described = {
         **to_plain(document),
         "index": index,
@@ -325,7 +330,7 @@ def describe_step(run: Explanation, index: int) -> dict[str, Any]:
             for trajectory in sorted(step.slowest, key=lambda trajectory: -trajectory.end_ns)
         ],
     }
-    return clean(described)
+    return dict(clean(described))
 
 
 def describe_trajectory(trajectory: Trajectory, begin_ns: int) -> dict[str, Any]:
@@ -465,7 +470,10 @@ def compare_runs(first: Explanation, second: Explanation, a: str, b: str) -> dic
     """
     compared = comparison.compare(first, second)
     document = to_plain(make_compare(compared, (), a, b))
-    return {**document, "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(compared)]}
+    return {
+        **document,
+        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(compared)],
+    }
 
 
 # -- all documents --

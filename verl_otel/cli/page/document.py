@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from verl_otel._internal import printable, safe_files
+from verl_otel.analysis.findings import find_rests
 from verl_otel.analysis.model import Explanation, Step
 from verl_otel.cli import formatting, headlines
 from verl_otel.cli.page import assembly, data
@@ -38,16 +39,16 @@ def render(run: Explanation) -> str:
 
 def _list_documents(run: Explanation) -> Iterator[tuple[str, str]]:
     """Yield the documents by their addresses, the details of as many steps as fit, the most relevant ones first."""
-    name = f"runs/{quote(printable.show(run.run_id), safe='')}"
+    name = f"runs/{quote(printable.show(run.run_id), safe="!'()*")}"  # as encodeURIComponent does it
     count = sum(bool(series.values) for series in run.series)
     yield "run", printable.show(run.run_id)
     yield name, _pack({**data.describe_run(run), "read": 1, "log": []})
     for first in range(0, max(1, len(run.steps)), data.MAX_STEPS):
         yield f"{name}/steps?first={first}", _pack(data.list_steps(run, first))
     yield f"{name}/scalars", _pack(data.list_scalars(run, limit=max(60, min(2_000, POINTS // max(1, count)))))
-    room = DETAILS
+    room, rests = DETAILS, find_rests(run.steps)
     for index in order_steps(run.steps):
-        packed = _pack(data.describe_step(run, index))
+        packed = _pack(data.describe_step(run, index, rests[index]))
         room -= len(packed)
         if room < 0:
             return

@@ -16,6 +16,8 @@ export function make(tag, properties = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 export const bdi = (text) => make("bdi", {}, text);
+// A sentence: a number and its unit stay in one line.
+export const prose = (text) => bdi(text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0"));
 let ids = 0;
 export const freshId = (stem) => `${stem}-${(ids += 1)}`;
 
@@ -88,6 +90,11 @@ export function axisSeconds(step) {
 }
 
 // Halves are rounded to even, as by the commands.
+export function axisNumber(step) {
+  const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
+  return (value) => (Math.abs(value) >= 1e6 || (value && step < 1e-6) ? value.toExponential(1) : value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits + (step < 10 ** -digits * 3 && step > 10 ** -digits * 2 ? 1 : 0) })).replace("-", "−");
+}
+
 export function percent(share) {
   if (share === null || share === undefined) return "";
   const nearest = Math.round(share * 100);
@@ -131,6 +138,7 @@ export function dataTable(caption, all, rows, { page = 25, sorted = null, onsort
   const more = make("p", { class: "more" });
   const value = (column, row) => (column.value ? column.value(row) : column.text(row)) ?? "";
   const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  const lookOf = (column) => [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || undefined;
   const heads = columns.map((column) => {
     const act = () => {
       by = { title: column.title, down: by?.title === column.title ? !by.down : Boolean(column.number) };
@@ -138,13 +146,12 @@ export function dataTable(caption, all, rows, { page = 25, sorted = null, onsort
       fill();
     };
     const title = column.head ?? column.title;
-    return make("th", { scope: "col", class: column.number ? "number" : undefined }, rows.length > 1 && column.title && !column.fixed ? button(title, act, { class: "sort" }) : title);
+    return make("th", { scope: "col", class: lookOf(column) }, rows.length > 1 && column.title && !column.fixed ? button(title, act, { class: "sort" }) : title);
   });
   function cell(column, index, row) {
     const text = column.text(row);
-    const look = [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || undefined;
     const content = typeof text === "string" && !column.number ? bdi(text) : text;
-    return make(index ? "td" : "th", { scope: index ? undefined : "row", class: look, "data-title": column.title }, content);
+    return make(index ? "td" : "th", { scope: index ? undefined : "row", class: lookOf(column), "data-title": column.title }, content);
   }
   function fill() {
     const column = columns.find((each) => each.title === by?.title);

@@ -4,7 +4,7 @@
 
 import { chart, largest, paintColumns, spark, usualLimit } from "./chart.js";
 import { look } from "./colours.js";
-import { bdi, clock, count, counted, dataTable, details, factList, legend, make, number, percent, seconds, section, segmented, swatch } from "./dom.js";
+import { bdi, clock, count, counted, dataTable, details, factList, legend, make, number, percent, prose, seconds, section, segmented, swatch } from "./dom.js";
 import { runHref, stateDot } from "./home.js";
 import { Steps, get, getScalars, isLive, looks, runAddress } from "./source.js";
 
@@ -13,6 +13,16 @@ const visited = new Map();
 export function stepsOf(name) {
   if (!visited.has(name)) visited.set(name, new Steps(name));
   return visited.get(name);
+}
+
+// A run and its steps, of the same analysis: one may have been made while the other was on its way.
+export async function getRun(name, steps) {
+  let [run, isNew] = [null, false];
+  for (let tries = 0; tries < 3 && (!run || run.steps !== steps.count); tries += 1) {
+    run = await get(runAddress(name));
+    isNew = (await steps.update()) || isNew;
+  }
+  return [run, isNew];
 }
 
 // As verl writes it.
@@ -44,13 +54,16 @@ function keep(element) {
 
 export function verdict(findings, hrefOf, more = "", read = 1) {
   if (!findings.length) return [make("p", { class: "verdict-line" }, read < 0.999 ? `The files are being read: ${percent(read)}.` : "No step has ended yet.")];
-  return findings.map((line, place) => make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
-    line.saved !== null && line.is_finding ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, "lost")) : "",
-    make("div", {},
-      make("p", { class: "verdict-line" }, bdi(line.text)),
-      line.next && line.is_finding ? make("p", { class: "advice" }, make("b", {}, "What to do: "), bdi(line.next)) : "",
-      hrefOf(line) ? make("p", {}, make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`)) : "",
-      !place && more ? make("p", { class: "soft" }, more) : "")));
+  return findings.map((line, place) => {
+    const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`) : "";
+    const isNew = line.next && line.is_finding && !findings.slice(0, place).some((before) => before.next === line.next);
+    return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
+      line.saved !== null && line.is_finding ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
+      make("div", {},
+        make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
+        isNew ? make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)) : "",
+        place || !(link || more) ? "" : make("p", { class: "soft" }, link, link && more ? " · " : "", more)));
+  });
 }
 
 // -- all steps --
@@ -121,6 +134,17 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
     const first = isPlain() ? steps.number[0] : 0;
     view.update(steps.number.map((_, index) => first + index), [state.heights]);
   }
+}
+
+function stepTable(steps) {
+  const rows = steps.number.map((_, index) => index).reverse();
+  return dataTable("Steps, the newest first", [
+    { title: "Step", number: true, value: (index) => steps.number[index] ?? -1, text: (index) => String(steps.number[index] ?? "?") },
+    { title: "Took", number: true, value: (index) => steps.seconds[index], text: (index) => seconds(steps.seconds[index]) },
+    { title: "Lost", number: true, value: (index) => steps.saved[index], text: (index) => (steps.saved[index] ? seconds(steps.saved[index]) : "") },
+    { title: "Outcome", text: (index) => steps.failed[index].toLowerCase() },
+    ...Object.keys(steps.phases).slice(0, 12).map((key) => ({ title: key, number: true, value: (index) => steps.phases[key][index], text: (index) => (steps.phases[key][index] ? seconds(steps.phases[key][index]) : "") })),
+  ], rows, { page: 10, quiet: true });
 }
 
 // The place of a time among the steps: 3.4 is within the fourth.
@@ -203,6 +227,7 @@ export function runView(name, query, go) {
   const parts = Object.fromEntries(["verdict", "now", "indicators", "learning", "held", "slowest", "device", "events", "about"].map((key) => [key, make("div", { class: `part-${key}` })]));
   const fills = Object.fromEntries(Object.entries(parts).map(([key, element]) => [key, keep(element)]));
   const all = timeline(steps, open);
+  const table = details("Steps as a table", () => stepTable(steps));
   const chosen = new Set((query.get("scalars") ?? "").split(",").filter(Boolean));
   const groups = new Map();
   const own = new Map();
@@ -214,10 +239,10 @@ export function runView(name, query, go) {
   let run = null;
   let shownScalars = "";
 
-  const element = make("div", { class: "run" },
+  const element = make("div", { class: "run" }, make("h1", { class: "unseen" }, "Run ", bdi(name)),
     make("section", { id: "verdict", "aria-label": "Verdict" }, parts.verdict, parts.now),
     make("div", { class: "first" },
-      make("section", { id: "steps", "aria-label": "Steps" }, all.element),
+      make("section", { id: "steps", "aria-label": "Steps" }, all.element, table),
       section("indicators", "Core indicators", parts.indicators)),
     section("learning", "How it learns", parts.learning),
     make("div", { class: "pair" }, section("held", "Steps that took longer than usual", parts.held), section("trajectories", "Slowest trajectories", parts.slowest)),
@@ -264,10 +289,11 @@ export function runView(name, query, go) {
     title: name,
     crumbs: () => [[name, runHref(name)]],
     async refresh() {
-      run = await get(runAddress(name));
-      const isNew = await steps.update();
+      let isNew = false;
+      [run, isNew] = await getRun(name, steps);
       if (isNew || !parts.verdict.childElementCount) all.update(run.events);
-      fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run.findings, hrefOf, run.held && run.findings.length > 1 ? `${run.held}.` : "", run.read), make("p", { class: "soft lead" }, bdi(run.headline.join(" · ")))]);
+      if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps));
+      fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run.findings, hrefOf, run.held && run.findings.length > 1 ? `${run.held}.` : "", run.read), make("p", { class: "soft lead" }, prose(run.headline.join(" · ")))]);
       fills.now([run.open, run.last_step, run.state], () => nowPart(run, name));
       fills.held([steps.held, run.levers], () => heldPart(steps, run, name));
       fills.slowest([run.slowest.map((row) => [row.trace_id, row.seconds]), run.samples, steps.count], () => slowestPart(run, name, steps));
@@ -316,7 +342,7 @@ function heldPart(steps, run, name) {
       { title: "Step", number: true, value: (row) => row.index, text: (row) => make("a", { href: runHref(name, "step", steps.key(row.index)) }, String(steps.number[row.index] ?? "?")) },
       { title: "Took", number: true, value: (row) => steps.seconds[row.index], text: (row) => seconds(steps.seconds[row.index]) },
       { title: "Lost", number: true, value: (row) => row.saved, text: (row) => seconds(row.saved) },
-      { title: "Why, and what to do", wide: true, text: (row) => make("span", {}, bdi(row.text.replace(/^Step \S+ \([^)]*\): /, "")), make("small", { class: "advice" }, bdi(row.next))) },
+      { title: "Why, and what to do", wide: true, text: (row) => make("span", {}, prose(row.text.replace(/^Step \S+ \([^)]*\): /, "")), make("small", { class: "advice" }, bdi(row.next))) },
     ], rows, { page: 6, quiet: true, empty: steps.count ? "No step took longer than usual for a known reason." : "No step has ended yet." }),
     run.levers.length ? [make("h3", {}, "What would make a step shorter, each alone"), dataTable("What would make a step shorter", [
       { title: "What is changed", wide: true, text: (row) => row.text },
@@ -381,7 +407,7 @@ function devicePart(run) {
   return make("div", { class: "pair" },
     make("div", {}, shareBar(run.gpu)),
     make("div", {},
-      run.cost.map((line) => make("p", {}, bdi(line))),
+      run.cost.map((line) => make("p", {}, prose(line))),
       balance ? make("p", {}, `Short of GPUs: ${balance.short}. The trainer waited ${percent(balance.trainer_waits)} of its time, the rollouts ${percent(balance.rollouts_wait)} of theirs.`) : "",
       startUps.map((each) => make("p", {}, `Start-up of attempt ${each.attempt}: ${seconds(each.seconds)}, most by ${largestPart(each.parts)}.`)),
       stragglers.length ? dataTable("Ranks and workers that were late in several steps", [

@@ -44,7 +44,7 @@ export async function getScalars(name, names) {
 export class Steps {
   constructor(name) {
     this.name = name;
-    Object.assign(this, { settled: 0, count: 0, number: [], start: [], seconds: [], failed: [], verdicts: [], saved: [], phases: {}, gpu: {}, held: [], marks: new Map() });
+    Object.assign(this, { settled: 0, count: 0, number: [], start: [], seconds: [], failed: [], verdicts: [], saved: [], phases: Object.create(null), gpu: Object.create(null), held: [], marks: new Map() });
   }
 
   // Returns whether anything is new.

@@ -3,10 +3,10 @@
 // One step: why it took as long, what it waited for, its trajectories; and one of these with its turns, calls and texts.
 
 import { look } from "./colours.js";
-import { bdi, count, counted, dataTable, details, make, number, percent, seconds, section } from "./dom.js";
+import { bdi, count, counted, dataTable, details, make, number, percent, prose, seconds, section } from "./dom.js";
 import { runHref } from "./home.js";
 import { laneChart, partItem } from "./lanes.js";
-import { shareBar, stepsOf, timeline, trajectoryColumns } from "./run.js";
+import { getRun, shareBar, stepsOf, timeline, trajectoryColumns } from "./run.js";
 import { get, hasDocument, isLive, runAddress } from "./source.js";
 
 // The phases of a step from its path: parts of one phase that follow each other are one bar.
@@ -51,7 +51,7 @@ function pathTable(step) {
   return details("The critical path as a table", () => dataTable("Critical path", [
     { title: "From", number: true, value: (row) => row.after, text: (row) => seconds(row.after) },
     { title: "Seconds", number: true, value: (row) => row.seconds, text: (row) => row.seconds.toFixed(3) },
-    { title: "What", text: (row) => partItem(row).text },
+    { title: "What", wide: true, text: (row) => partItem(row).text },
     { title: "Phase", text: (row) => row.phase },
     { title: "Process", text: (row) => row.process },
     { title: "Trajectory", text: (row) => step.labels[row.trace_id] ?? "" },
@@ -63,7 +63,7 @@ function pathTable(step) {
 function summary(step) {
   const rows = step.path_summed.slice(0, 8);
   return dataTable("What the step waited for, summed", [
-    { title: "What", text: (row) => [look.kind(row.kind)[2], row.name].filter(Boolean).join(" ") },
+    { title: "What", wide: true, text: (row) => [look.kind(row.kind)[2], row.name].filter(Boolean).join(" ") },
     { title: "Took", number: true, value: (row) => row.seconds, text: (row) => seconds(row.seconds) },
     { title: "Share", number: true, value: (row) => row.seconds, text: (row) => percent(row.seconds / step.seconds) },
   ], rows, { quiet: true });
@@ -76,8 +76,8 @@ function verdicts(step) {
     return make("div", { class: "verdict" }, make("div", {}, make("p", { class: "verdict-line" }, text, bdi(end))));
   }
   return [...step.sentences].map((line, place) => make("div", { class: `verdict is-finding${place ? " minor" : ""}` },
-    make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, "lost")),
-    make("div", {}, make("p", { class: "verdict-line" }, bdi(line.text), bdi(place ? "" : end)), make("p", { class: "advice" }, make("b", {}, "What to do: "), bdi(line.next)))));
+    make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")),
+    make("div", {}, make("p", { class: "verdict-line" }, prose(line.text), bdi(place ? "" : end)), make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)))));
 }
 
 export function stepView(name, key) {
@@ -121,7 +121,7 @@ export function stepView(name, key) {
     title: `Step ${key} · ${name}`,
     crumbs: () => [[name, runHref(name)], [index < 0 ? "Step" : steps.title(index), runHref(name, "step", key)]],
     async refresh() {
-      const [run] = await Promise.all([get(runAddress(name)), steps.update()]);
+      const [run] = await getRun(name, steps);
       index = steps.find(key);
       if (!(index >= 0 && index < steps.count)) {
         heading.textContent = `There is no step ${key}`;
@@ -164,7 +164,7 @@ export function trajectoryView(name, key, id) {
     title: `Trajectory · ${name}`,
     crumbs: () => [[name, runHref(name)], [`Step ${key}`, runHref(name, "step", key)], ["Trajectory", runHref(name, "step", key, id)]],
     async refresh() {
-      const [run] = await Promise.all([get(runAddress(name)), steps.update()]);
+      const [run] = await getRun(name, steps);
       const index = steps.find(key);
       const address = `${runAddress(name)}/steps/${index}`;
       const step = index >= 0 && index < steps.count && hasDocument(address) ? await get(address) : null;
@@ -189,7 +189,7 @@ export function trajectoryView(name, key, id) {
         section("calls", "Its calls", dataTable("Calls of the trajectory", [
           { title: "From", number: true, value: (part) => part.after, text: (part) => seconds(part.after - row.after) },
           { title: "Took", number: true, value: (part) => part.seconds, text: (part) => seconds(part.seconds) },
-          { title: "What", text: (part) => [look.kind(part.kind)[2], part.name].filter(Boolean).join(" ") },
+          { title: "What", wide: true, text: (part) => [look.kind(part.kind)[2], part.name].filter(Boolean).join(" ") },
           { title: "Turn", number: true, value: (part) => part.turn ?? -1, text: (part) => (part.turn === null ? "" : String(part.turn)) },
           { title: "Process", text: (part) => part.process },
           { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },

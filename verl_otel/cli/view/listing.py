@@ -152,7 +152,7 @@ def summarise(run: Explanation) -> _Row:
     findings = data.list_findings(run)
     rewards = list(scalars.find_rewards(run.series).values())
     lengths = [step.seconds for step in run.steps]
-    return data.clean(
+    summary: _Row = data.clean(
         {
             "finding": findings[0] if findings else None,
             "seconds_line": _thin(lengths),
@@ -161,6 +161,7 @@ def summarise(run: Explanation) -> _Row:
             "last": data.describe_last(run),
         }
     )
+    return summary
 
 
 def _thin(values: list[float]) -> list[float | None]:

@@ -103,14 +103,10 @@ class Site:
                 return {"name": name, **self._describe(name)}
             case ["runs", name, "explain"]:
                 return _explain(*self._find(name), query)
-            case ["runs", name, "steps"]:
-                return data.list_steps(self._find(name)[0], max(0, int(query.get("first", ["0"])[0])))
             case ["runs", name, "steps", index]:
                 return data.describe_step(self._find(name)[0], int(index))
-            case ["runs", name, "scalars"]:
-                return data.list_scalars(self._find(name)[0], query.get("name", []))
-            case ["runs", name, "samples"]:
-                return _list_samples(self._find(name)[0], query)
+            case ["runs", name, kind] if kind in _DOCUMENTS:
+                return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
                 return data.compare_runs(self._find(first)[0], self._find(second)[0], first, second)
         raise NotFoundError("no such document")
@@ -164,6 +160,18 @@ def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
     if group is None:
         return rollouts.list_groups(run.manifest, step, validation=validation)
     return rollouts.read_group(run.manifest, step, group[0], validation=validation)
+
+
+def _list_steps(run: Explanation, query: _Query) -> dict[str, Any]:
+    return data.list_steps(run, max(0, int(query.get("first", ["0"])[0])))
+
+
+def _list_scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
+    return data.list_scalars(run, query.get("name", []))
+
+
+_DOCUMENTS: Final = {"steps": _list_steps, "scalars": _list_scalars, "samples": _list_samples}
+"""The documents of a run, by the last part of their address."""
 
 
 # -- The last lines of the run log (``verl_logs*.jsonl``), if the run has one --
