@@ -32,9 +32,7 @@ def test_the_policy_allows_these_scripts_and_no_request():
     assert "connect-src" not in rules
     for name, pattern in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
         contents = re.findall(pattern, text, re.DOTALL)
-        hashes = [
-            f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in contents
-        ]
+        hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in contents]
         assert rules[name].split() == hashes
 
 

@@ -24,7 +24,16 @@ def test_keys_choose_a_step(show):
     opened = show(run).page
     plot = opened.get_by_role("slider", name="Time of each step")
     plot.press("Home")
-    for key, number in (("ArrowRight", 2), ("v", 7), ("v", 33), ("ArrowLeft", 32), ("PageDown", 36), ("End", 40), ("ArrowRight", 40), ("Shift+V", 33)):
+    for key, number in (
+        ("ArrowRight", 2),
+        ("v", 7),
+        ("v", 33),
+        ("ArrowLeft", 32),
+        ("PageDown", 36),
+        ("End", 40),
+        ("ArrowRight", 40),
+        ("Shift+V", 33),
+    ):
         opened.keyboard.press(key)
         assert plot.get_attribute("aria-valuenow") == str(number - 1)
         assert plot.get_attribute("aria-valuetext").startswith(f"Step {number}: ")

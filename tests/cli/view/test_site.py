@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -181,7 +182,7 @@ def test_a_run_that_nobody_has_opened_has_its_finding(runs, monkeypatch, tmp_pat
 
     listing, stopped = list_runs(), threading.Event()
     assert listing.read()[0]["finding"] is None
-    monkeypatch.setattr(listing, "_wanted", Once(stopped))
+    monkeypatch.setattr(listing, "_wanted", stop_after_one(stopped))
     listing.run(stopped)
     (row,) = listing.read()
     assert row["finding"]["text"].startswith("Step 2")
@@ -191,21 +192,10 @@ def test_a_run_that_nobody_has_opened_has_its_finding(runs, monkeypatch, tmp_pat
     assert list_runs().read()[0]["finding"] is None
 
 
-class Once:
+def stop_after_one(stopped):
     """An event after whose first wait the listing is stopped, when it has analysed what there is."""
-
-    def __init__(self, stopped):
-        self.stopped, self.waits = stopped, 0
-
-    def wait(self, seconds):
-        self.waits += 1
-        if self.waits > 1:
-            self.stopped.set()
-
-    def set(self):
-        """Ignore it."""
-
-    clear = set
+    waits = iter((False, True))
+    return SimpleNamespace(wait=lambda _: next(waits) and stopped.set(), set=lambda: None, clear=lambda: None)
 
 
 def test_the_page_loads_only_its_own_files(get):
@@ -227,4 +217,6 @@ def test_the_page_loads_only_its_own_files(get):
 def test_no_address_leaves_the_path_of_a_proxy():
     """Behind a proxy the page is below a path of its own, as below /user/me/proxy/9466/: it names no address from the root."""
     texts = [assembly.render_served(), *map(assembly.read, assembly.list_modules())]
-    assert not [found for text in texts for found in re.findall(r"""["'`]/(?:api|app|run)\b[^"'`]*|href="/[^"]*""", text)]
+    assert not [
+        found for text in texts for found in re.findall(r"""["'`]/(?:api|app|run)\b[^"'`]*|href="/[^"]*""", text)
+    ]

@@ -39,7 +39,7 @@ def render(run: Explanation) -> str:
 
 def _list_documents(run: Explanation) -> Iterator[tuple[str, str]]:
     """Yield the documents by their addresses, the details of as many steps as fit, the most relevant ones first."""
-    name = f"runs/{quote(printable.show(run.run_id), safe="!'()*")}"  # as encodeURIComponent does it
+    name = "runs/" + quote(printable.show(run.run_id), safe="!'()*")  # as encodeURIComponent does it
     count = sum(bool(series.values) for series in run.series)
     yield "run", printable.show(run.run_id)
     yield name, _pack({**data.describe_run(run), "read": 1, "log": []})
