@@ -53,7 +53,7 @@ def test_a_file_holds_what_the_server_answers(recorded):
     documents = embedded.read(page.render(recorded))
     assert documents["run"] == "slow-tool"
     described = json.loads(json.dumps(data.describe_run(recorded)))
-    assert documents["runs/slow-tool"] == {**described, "read": 1, "log": []}
+    assert documents["runs/slow-tool"] == {**described, "read": 1, "age": None, "log": []}
     assert documents["runs/slow-tool/steps?first=0"]["seconds"] == list(data.list_steps(recorded)["seconds"])
     assert documents["runs/slow-tool/scalars"] == json.loads(json.dumps(data.list_scalars(recorded)))
     for index in range(8):
@@ -97,9 +97,9 @@ def test_the_page_and_explain_give_the_same_saving_of_a_step():
 def test_start_up_and_slow_steps_are_marked():
     """The page knows which steps contain start-up and which are slow without a verdict."""
     run = explanations.with_slow_step(explanations.with_start_up(explanations.make(12, gpus=1), 200.0), 5, 40.0)
-    columns = data.list_steps(run)
-    assert (columns["start_up"], columns["unexplained"]) == ([0], [4])
-    assert data.list_steps(explanations.make(12, gpus=1))["start_up"] == []
+    shown = data.describe_run(run)
+    assert (shown["start_up"], shown["unexplained"]) == ([0], [4])
+    assert data.describe_run(explanations.make(12, gpus=1))["start_up"] == []
 
 
 def test_only_what_is_unusual_is_a_finding():

@@ -22,7 +22,9 @@ pytestmark = pytest.mark.browser
 
 def test_the_home_lists_runs_and_leads_to_them(runs, serve, look):
     """By a link that has a name and is reached by keys."""
-    stories.training(runs / "r1").write()
+    story = stories.training(runs / "r1")
+    story.status({"state": "finished", "time": stories.T0 + 25, "step": 2})
+    story.write()
     page = look(serve())
     row = page.get_by_role("row").filter(has_text="r1")
     assert "finished" in row.inner_text()

@@ -57,7 +57,8 @@ function freshness(run, status, error, at) {
   if (!isLive) return run ? `ended ${clock(run.end)}` : "";
   const until = status?.steps?.count ? `analysed until ${status.steps.title(status.steps.count - 1).toLowerCase()}` : run ? "no step has ended yet" : "";
   const part = run && run.read < 0.999 ? `, ${Math.floor(run.read * 100)}% of the files` : "";
-  const age = Math.round((Date.now() - at) / 1000);
+  if (run && run.age === null && run.state !== "running") return `${until}, its end`;
+  const age = Math.round((Date.now() - at) / 1000 + (run?.age ?? 0));
   return [until + part, at ? (age < 2 ? "now" : `${age} s ago`) : "loading …"].filter(Boolean).join(", ");
 }
 
@@ -79,7 +80,7 @@ async function turn() {
     byId("loading")?.remove();
     document.documentElement.dataset.ready = "yes";
   }
-  if (isLive) timer = setTimeout(turn, last.status?.run?.read < 0.999 ? EVERY / 5 : EVERY); // a run that is being read changes quickly
+  if (isLive) timer = setTimeout(turn, (last.status?.run ?? last.status)?.read < 0.999 ? EVERY / 5 : EVERY); // a run that is being read changes quickly
 }
 
 function open() {

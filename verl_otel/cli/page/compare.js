@@ -60,6 +60,12 @@ export function compareView(first, second) {
     title: `${first} and ${second}`,
     crumbs: () => [["Comparison", `#/compare/${names.map(encodeURIComponent).join("/")}`]],
     async refresh() {
+      const runs = await Promise.all(names.map((name) => get(runAddress(name))));
+      const read = Math.min(...runs.map((run) => run.read));
+      if (read < 0.999) {
+        lead.replaceChildren(make("p", { class: "loading" }, `Both runs are being read: ${percent(read)} …`));
+        return { read };
+      }
       const compared = await get(`compare/${names.map(encodeURIComponent).join("/")}`);
       if (JSON.stringify(compared) !== drawn) {
         drawn = JSON.stringify(compared);
@@ -73,7 +79,6 @@ export function compareView(first, second) {
         ].flat().filter(Boolean));
         body.replaceChildren(dataTable("Typical step of each run", COLUMNS, [...compared.rows].sort((x, y) => y.significant - x.significant), { page: 60, quiet: true, empty: "There are too few steps to compare." }));
       }
-      const runs = await Promise.all(names.map((name) => get(runAddress(name))));
       const wanted = [...new Set(runs.flatMap((run) => run.scalars))].filter((name) => SHARED.test(name));
       const [lines] = await Promise.all([Promise.all(names.map((name) => getScalars(name, wanted))), ...names.map((name) => stepsOf(name).update())]);
       const whose = (place) => ({ whose: `${"AB"[place]} ${names[place]}`, labels: {} });

@@ -75,6 +75,8 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "has_gpu": run.has_gpu,
         "findings": list_findings(run),
         "held": wording.describe_held(run.steps) if any(step.verdicts for step in run.steps) else "",
+        "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
+        "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
         "progress": explained.progress,
         "learning": to_plain(explained)["findings"],
         **_list_indicators(run),
@@ -110,6 +112,12 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:MAX_SERIES],
     }
     return dict(clean(described))
+
+
+def _find_places(run: Explanation, chosen: Iterable[Step]) -> list[int]:
+    """Return the indexes of some steps of a run."""
+    wanted = set(map(id, chosen))
+    return [index for index, step in enumerate(run.steps) if id(step) in wanted]
 
 
 def find_planned(manifest: Mapping[str, Any]) -> int | None:
@@ -227,8 +235,6 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
     for index, step in enumerate(steps):
         phases.add(index, phase_seconds(step))
         gpu.add(index, gpu_seconds(step))
-    starting = {step.trace_id for step in step_lengths.find_start_up(run.steps)}
-    unexplained = {step.trace_id for step in step_lengths.find_unexplained(run.steps)}
     return {
         "first": first,
         "all": len(run.steps),
@@ -239,8 +245,6 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
         "failed": [formatting.end_of(step) for step in steps],
         "verdicts": [len(step.verdicts) for step in steps],
         "saved": [round(sum_savings(step), 4) for step in steps],
-        "start_up": [first + index for index, step in enumerate(steps) if step.trace_id in starting],
-        "unexplained": [first + index for index, step in enumerate(steps) if step.trace_id in unexplained],
         "phases": phases.rounded(),
         "gpu": gpu.rounded(),
         "held": [

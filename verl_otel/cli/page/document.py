@@ -42,7 +42,7 @@ def _list_documents(run: Explanation) -> Iterator[tuple[str, str]]:
     name = "runs/" + quote(printable.show(run.run_id), safe="!'()*")  # as encodeURIComponent does it
     count = sum(bool(series.values) for series in run.series)
     yield "run", printable.show(run.run_id)
-    yield name, _pack({**data.describe_run(run), "read": 1, "log": []})
+    yield name, _pack({**data.describe_run(run), "read": 1, "age": None, "log": []})
     for first in range(0, max(1, len(run.steps)), data.MAX_STEPS):
         yield f"{name}/steps?first={first}", _pack(data.list_steps(run, first))
     yield f"{name}/scalars", _pack(data.list_scalars(run, limit=max(60, min(2_000, POINTS // max(1, count)))))

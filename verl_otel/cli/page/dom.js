@@ -89,12 +89,15 @@ export function axisSeconds(step) {
   return (value) => `${+(value / factor).toFixed(size === 0.1 && step < 1 ? 1 : 2)} ${unit}`;
 }
 
-// Halves are rounded to even, as by the commands.
+// For axes: all labels of one axis with the same digits.
 export function axisNumber(step) {
-  const digits = Math.max(0, Math.min(9, -Math.floor(Math.log10(step) + 1e-9)));
-  return (value) => (Math.abs(value) >= 1e6 || (value && step < 1e-6) ? value.toExponential(1) : value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits + (step < 10 ** -digits * 3 && step > 10 ** -digits * 2 ? 1 : 0) })).replace("-", "−");
+  let digits = 0;
+  while (digits < 9 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
+  const few = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return (value) => (Math.abs(value) >= 1e6 || step < 1e-6 ? value.toExponential(1) : value.toLocaleString("en-US", few)).replace("-", "−");
 }
 
+// Halves are rounded to even, as by the commands.
 export function percent(share) {
   if (share === null || share === undefined) return "";
   const nearest = Math.round(share * 100);
@@ -109,7 +112,7 @@ export function count(value) {
 export function number(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(2);
+  if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(2).replace(/-/g, "−");
   return String(+value.toPrecision(4)).replace("-", "−");
 }
 

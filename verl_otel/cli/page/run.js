@@ -22,6 +22,7 @@ export async function getRun(name, steps) {
     run = await get(runAddress(name));
     isNew = (await steps.update()) || isNew;
   }
+  steps.mark(run);
   return [run, isNew];
 }
 
@@ -338,7 +339,7 @@ function nowPart(run, name) {
 function heldPart(steps, run, name) {
   const rows = [...steps.held].sort((a, b) => b.saved - a.saved);
   return [
-    dataTable("Steps that took longer than usual", [
+    dataTable("Held steps", [
       { title: "Step", number: true, value: (row) => row.index, text: (row) => make("a", { href: runHref(name, "step", steps.key(row.index)) }, String(steps.number[row.index] ?? "?")) },
       { title: "Took", number: true, value: (row) => steps.seconds[row.index], text: (row) => seconds(steps.seconds[row.index]) },
       { title: "Lost", number: true, value: (row) => row.saved, text: (row) => seconds(row.saved) },

@@ -71,11 +71,14 @@ export class Steps {
       }
     }
     this.held = [...this.held.filter((row) => row.index < part.first), ...part.held];
-    for (const index of [...this.marks.keys()]) if (index >= part.first) this.marks.delete(index);
-    for (const index of part.unexplained) this.marks.set(index, "slow");
-    for (const index of part.start_up) this.marks.set(index, "start-up");
-    for (const row of part.held) this.marks.set(row.index, "held");
-    part.failed.forEach((word, index) => word && this.marks.set(part.first + index, "failed"));
+  }
+
+  // What is special about a step: the last of these that holds.
+  mark(run) {
+    const failed = this.failed.flatMap((word, index) => (word ? [index] : []));
+    this.marks.clear();
+    for (const [word, places] of [["slow", run.unexplained], ["start-up", run.start_up], ["held", this.held.map((row) => row.index)], ["failed", failed]])
+      for (const index of places) this.marks.set(index, word);
   }
 
   // The name of a step in an address: its number, or its place where that is unknown or was trained twice.

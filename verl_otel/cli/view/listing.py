@@ -121,25 +121,30 @@ class Listing:
             self._wanted.wait(1.0)
             self._wanted.clear()
             for name, (signature, row) in list(self._rows.items()):
+                if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
+                    continue
+                found = self._analyse(self._folders[name], stopped)
                 if stopped.is_set():
                     return
-                if signature not in self._found and row["state"] != RunState.RUNNING.word and name in self._folders:
-                    self._found[signature] = self._analyse(self._folders[name], stopped)
-                    _save(self._found)
+                self._found[signature] = found
+                _save(self._found)
 
     def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
         try:
             run = kept_results.load(folders, None) or _read_slowly(folders, stopped)
-            return summarise(run)
+            return summarise(run) if run is not None else {}
         except Exception as error:  # one damaged run must not end the reading of the others
             error_boundary.record_internal_error("live page", error)
             return {}
 
 
-def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explanation:
+def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explanation | None:
+    """Return what is known of a run; None if it is stopped before."""
     live = LiveRun(folders)
     live.look()
-    while live.is_behind and not stopped.is_set():
+    while live.is_behind:
+        if stopped.is_set():
+            return None
         begin = time.thread_time()
         live.read()
         time.sleep(REST_SHARE * (time.thread_time() - begin))

@@ -117,7 +117,9 @@ class Site:
         if known is None or known[0] is not run:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
             known = self._described[name] = run, data.describe_run(run)
+        age = self._watcher.find_age(name)
         described = {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
+        described["age"] = None if age is None else round(age, 1)
         state = self._listing.find_state(name)
         if state:
             described["state"] = state

@@ -52,6 +52,8 @@ class _Watched:
         """Share of its files that had been read when it was explained."""
         self.explain_at = 0.0
         """When it may be explained again."""
+        self.explained_at = time.monotonic()
+        """When it was explained."""
 
 
 class Watcher:
@@ -93,6 +95,12 @@ class Watcher:
         with self._lock:
             watched = self._runs.get(name)
             return None if watched is None else watched.explanation
+
+    def find_age(self, name: str) -> float | None:
+        """Return how many seconds ago a run was explained; None if all files of a run that has ended are in its explanation."""
+        with self._lock:
+            watched = self._runs.get(name)
+            return None if watched is None or watched.files else time.monotonic() - watched.explained_at
 
     def run(self, stopped: threading.Event) -> None:
         """Read until it is stopped."""
@@ -151,6 +159,9 @@ def _explain(watched: _Watched) -> Explanation:
     if watched.files and watched.explanation is not None:
         return watched.explanation
     is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
+    is_due = is_due or (
+        watched.read_share < 1 and not watched.live.is_behind
+    )  # what is shown is a part of what was read
     if watched.explanation is None or is_due:
         _explain_now(watched)
         _finish(watched)
@@ -160,6 +171,7 @@ def _explain(watched: _Watched) -> Explanation:
 def _explain_now(watched: _Watched) -> None:
     begin = time.thread_time()
     watched.explained = watched.live.version
+    watched.explained_at = time.monotonic()
     watched.explanation = watched.live.explain()
     read, size = watched.live.progress()
     watched.read_share = read / size if size else 1.0
