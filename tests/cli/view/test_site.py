@@ -195,7 +195,7 @@ def test_a_run_that_nobody_has_opened_has_its_finding(runs, monkeypatch, tmp_pat
 def stop_after_one(stopped):
     """An event after whose first wait the listing is stopped, when it has analysed what there is."""
     waits = iter((False, True))
-    return SimpleNamespace(wait=lambda _: next(waits) and stopped.set(), set=lambda: None, clear=lambda: None)
+    return SimpleNamespace(wait=lambda: next(waits) and stopped.set(), set=lambda: None, clear=lambda: None)
 
 
 def test_the_page_loads_only_its_own_files(get):

@@ -453,7 +453,7 @@ function tree(value) {
 function aboutPart(run, name) {
   return [
     run.missing.length ? [make("h3", {}, "What is missing"), make("ul", {}, run.missing.map((text) => make("li", {}, bdi(text))))] : "",
-    factList([["Started", clock(run.start)], ["Last record", clock(run.end)], ["Validations", run.validations.length ? count(run.validations.length) : ""], ...Object.entries(run.facts).filter(([key, value]) => value !== "" && value !== "{}" && key !== "run_id" && typeof value !== "object").map(([key, value]) => [key.replace(/^verl\./, "").replaceAll("_", " "), String(value)])]),
+    factList([["Started", clock(run.start)], ["Last record", clock(run.end)], ["Validations", run.validations.length ? count(run.validations.length) : ""], ...Object.entries(run.facts).filter(([key, value]) => value !== "" && value !== "{}" && key !== "run_id" && typeof value !== "object").map(([key, value]) => [key.replace(/^verl\./, ""), String(value)])]),
     isLive ? make("p", {}, make("a", { href: `run/${encodeURIComponent(name)}/report`, download: `${name}.html` }, "Save this run as one file")) : make("p", { class: "soft" }, `Written by verl-otel ${looks.version}. This file holds everything that it shows and loads nothing.`),
   ];
 }

@@ -96,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{address}   Ctrl-C ends it.", flush=True)
         wait_for_end(ended)
         watcher.wake()
+        listing.wake()
         server.close()
         for reader in readers:
             reader.join(CLOSE_SECONDS)

@@ -118,7 +118,7 @@ class Listing:
     def run(self, stopped: threading.Event) -> None:
         """Analyse the runs that have ended, the newest first, until it is stopped."""
         while not stopped.is_set():
-            self._wanted.wait(1.0)
+            self._wanted.wait()
             self._wanted.clear()
             for name, (signature, row) in list(self._rows.items()):
                 if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
@@ -128,6 +128,10 @@ class Listing:
                     return
                 self._found[signature] = found
                 _save(self._found)
+
+    def wake(self) -> None:
+        """Have `run` notice that it is stopped."""
+        self._wanted.set()
 
     def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
         try:
