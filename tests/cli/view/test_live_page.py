@@ -131,7 +131,7 @@ def test_the_pages_of_a_step_lead_to_its_trajectories(runs, serve, look):
     stories.training(runs / "r1").write()
     page = look(f"{serve()}/#/run/r1/step/2")
     page.locator("#waterfall .lane").nth(2).wait_for(timeout=60_000)
-    assert "calculator" in page.locator(".verdict").first.inner_text()
+    page.locator(".verdict", has_text="calculator").wait_for()
     page.locator("#waterfall .lane a").first.click()
     page.get_by_role("table", name="Calls of the trajectory").wait_for()
     page.go_back()

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
-from verl_otel.analysis.findings import find_rest
+from verl_otel.analysis.findings import find_of_step, find_rest
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import Activity, Explanation, OpenSpan, Segment, Series, Step, Trajectory
+from verl_otel.analysis.model import Activity, Explanation, OpenSpan, Segment, Series, Step, Trajectory, Verdict
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
@@ -319,8 +319,13 @@ def describe_step(run: Explanation, index: int, rest: float | None = None) -> di
         **to_plain(document),
         "index": index,
         "sentences": [
-            {"text": wording.describe_verdict(verdict), "saved": verdict.saved, "next": advice.advise(verdict)}
-            for verdict in step.verdicts
+            {
+                "text": wording.describe_cause(finding.cause),
+                "saved": finding.seconds,
+                "next": advice.advise(finding.cause),
+                "is_finding": isinstance(finding.cause, Verdict),
+            }
+            for finding in find_of_step(step)
         ],
         "shorter": list(wording.describe_savings(step.savings, step.seconds)),
         "late": list(map(wording.describe_straggler, step.stragglers[:50])),

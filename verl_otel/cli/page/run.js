@@ -17,11 +17,9 @@ export function stepsOf(name) {
 
 // A run and its steps, of the same analysis: one may have been made while the other was on its way.
 export async function getRun(name, steps) {
-  let [run, isNew] = [null, false];
-  for (let tries = 0; tries < 3 && (!run || run.steps !== steps.count); tries += 1) {
-    run = await get(runAddress(name));
-    isNew = (await steps.update()) || isNew;
-  }
+  let run = await get(runAddress(name));
+  const isNew = await steps.update();
+  if (run.steps !== steps.count) run = await get(runAddress(name));
   steps.mark(run);
   return [run, isNew];
 }
@@ -57,7 +55,7 @@ export function verdict(findings, hrefOf, more = "", read = 1) {
   if (!findings.length) return [make("p", { class: "verdict-line" }, read < 0.999 ? `The files are being read: ${percent(read)}.` : "No step has ended yet.")];
   return findings.map((line, place) => {
     const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`) : "";
-    const isNew = line.next && line.is_finding && !findings.slice(0, place).some((before) => before.next === line.next);
+    const isNew = line.next && !findings.slice(0, place).some((before) => before.next === line.next);
     return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
       line.saved !== null && line.is_finding ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
       make("div", {},

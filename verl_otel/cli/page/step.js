@@ -75,8 +75,8 @@ function verdicts(step) {
     const text = step.unexplained || step.isSlow ? "It was slow, and no single cause was found." : "Nothing delayed it noticeably.";
     return make("div", { class: "verdict" }, make("div", {}, make("p", { class: "verdict-line" }, text, bdi(end))));
   }
-  return [...step.sentences].map((line, place) => make("div", { class: `verdict is-finding${place ? " minor" : ""}` },
-    make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")),
+  return step.sentences.map((line, place) => make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
+    line.is_finding ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
     make("div", {}, make("p", { class: "verdict-line" }, prose(line.text), bdi(place ? "" : end)), make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)))));
 }
 
