@@ -17,7 +17,7 @@ function showValue(value, row) {
 // A bar from the middle: to the right more than A, to the left less; a change of half or more fills its side.
 function changeBar(row) {
   if (row.change === null) return "";
-  const bar = make("i", { class: row.significant ? (row.change > 0 ? "up" : "down") : "unsure" });
+  const bar = make("i", { class: row.significant ? undefined : "unsure" });
   const size = Math.min(1, Math.abs(row.change) / 0.5) * 50;
   bar.style.insetInlineStart = `${row.change > 0 ? 50 : 50 - size}%`;
   bar.style.inlineSize = `${size}%`;

@@ -5,7 +5,7 @@
 import { chart, largest, paintColumns, spark, usualLimit } from "./chart.js";
 import { look } from "./colours.js";
 import { bdi, clock, count, counted, dataTable, details, factList, legend, make, number, percent, prose, seconds, section, segmented, swatch } from "./dom.js";
-import { runHref, stateDot } from "./home.js";
+import { runHref } from "./home.js";
 import { Steps, get, getScalars, isLive, looks, runAddress } from "./source.js";
 
 // What is known of the runs of this visit: a view that is opened again has its steps at once.
