@@ -92,23 +92,28 @@ export function homeView(query, go) {
     { title: "Reward", number: true, text: (row) => (row.reward === null ? "" : make("span", { class: "figure" }, spark(row.reward_line ?? [], `reward of ${row.run}`, { hue: "green" }), number(row.reward))), value: (row) => row.reward ?? -Infinity },
     { title: "Busy", number: true, text: (row) => percent(row.productive), value: (row) => row.productive ?? -1 },
     { title: "Started", number: true, text: (row) => (row.started ? make("time", { title: clock(row.started) }, ago(row.started)) : ""), value: (row) => row.started ?? 0 },
-    { title: "Compare", fixed: true, text: (row) => make("input", { type: "checkbox", value: row.run, checked: [wanted.a, wanted.b].includes(row.run), "aria-label": `Compare ${row.run}`, onchange: (event) => pick(row.run, event.target.checked) }), value: () => 0 },
+    { title: "Compare", fixed: true, text: (row) => make("input", { type: "checkbox", id: `choose-${row.run}`, value: row.run, checked: [wanted.a, wanted.b].includes(row.run), "aria-label": `Compare ${row.run}`, onchange: (event) => pick(row.run, event.target.checked) }), value: () => 0 },
   ];
 
   function fill() {
     const has = (text) => text.toLowerCase().includes(wanted.q.toLowerCase());
     const shown = rows.filter((row) => (!wanted.q || [row.run, row.project, row.experiment, row.finding?.text ?? "", row.verdict].some(has)) && (!wanted.state || stateOf(row)[0] === wanted.state) && (!wanted.project || row.project === wanted.project));
-    const choices = (control, values, all, chosen) => control.replaceChildren(...[["", all], ...values.map((value) => [value, value])].map(([value, text]) => make("option", { value, selected: value === chosen }, text)));
+    const choices = (control, values, all, chosen) => {
+      if (control.dataset.values === JSON.stringify(values)) return; // an open list stays open
+      control.dataset.values = JSON.stringify(values);
+      control.replaceChildren(...[["", all], ...values.map((value) => [value, value])].map(([value, text]) => make("option", { value, selected: value === chosen }, text)));
+    };
     choices(states, [...new Set(rows.map((row) => stateOf(row)[0]))].sort(), "Every state", wanted.state);
     choices(projects, [...new Set(rows.map((row) => row.project).filter(Boolean))].sort(), "Every project", wanted.project);
     const needy = rows.filter((row) => needs(row) && row.state !== "finished").length;
     const delayed = rows.filter((row) => needs(row) && row.state === "finished").length;
     summary.replaceChildren(rows.length ? [counted(rows.length, "run"), `${rows.filter((row) => row.state === "running").length} running`, needy && `${needy} stopped early or with a finding`, delayed && `${delayed} finished with a finding`].filter(Boolean).join(" · ") : "");
     const [title, way] = wanted.sort.split(".");
-    const focused = document.activeElement?.id;
+    const [focused, scrolled] = [body.contains(document.activeElement) ? document.activeElement.id : "", body.querySelector(".scroll")?.scrollTop ?? 0];
     const sorted = title ? { title, down: way === "down" } : null;
     body.replaceChildren(rows.length ? dataTable("Runs", COLUMNS, shown, { page: 50, quiet: true, sorted, onsort: (by) => remember({ sort: `${by.title}.${by.down ? "down" : "up"}` }), empty: "No run matches." }) : emptyHome());
-    if (focused && focused.startsWith("open-")) document.getElementById(focused)?.focus();
+    body.querySelector(".scroll")?.scrollTo(0, scrolled);
+    if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
     showChoice();
   }
 

@@ -58,6 +58,8 @@ class Listing:
         self._folders: dict[str, tuple[Path, ...]] = {}
         self._found = _load()
         """What was found in runs that have ended, by the signature of their files."""
+        self._watched: dict[str, tuple[Explanation, _Row]] = {}
+        """The last summary of each run that is being read."""
         self._made_at = float("-inf")
         self._wanted = threading.Event()
 
@@ -110,8 +112,16 @@ class Listing:
     def _summary(self, name: str, signature: str) -> _Row:
         """Return what was found in a run: now, if it is being read; else what was kept of it."""
         run = self._watcher.peek(name)
-        found = summarise(run) if run is not None and run.steps else self._found.get(signature)
-        return found or {"finding": None, "seconds_line": [], "reward_line": [], "productive": None}
+        if run is not None and run.steps:
+            if name not in self._watched or self._watched[name][0] is not run:
+                self._watched[name] = run, summarise(run)
+            return self._watched[name][1]
+        self._watched.pop(name, None)
+        return self._found.get(signature) or {
+            **dict.fromkeys(("finding", "productive", "last")),
+            "seconds_line": [],
+            "reward_line": [],
+        }
 
     # -- the runs that no client has opened, one after the other --
 
