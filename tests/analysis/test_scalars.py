@@ -109,8 +109,8 @@ def test_a_thousand_ranks_do_not_displace_the_trainer(thousand_ranks, read):
     run = read(thousand_ranks)
     assert run.state == "finished"
     assert list(find_rewards(run.series)) == list(range(1, 13))
-    shown = [line[:2] for line in data._scalars(run.series, run.start_ns)["lines"]]
-    assert ["verl.average_reward", ""] in shown
+    shown = [(line["name"], line["labels"]) for line in data.list_scalars(run)]
+    assert ("verl.average_reward", {}) in shown
     assert any("more series than are kept" in text for text in run.missing)
 
 

@@ -10,7 +10,6 @@ import pytest
 from verl_otel._internal.printable import seconds
 from verl_otel.analysis import summary
 from verl_otel.cli.page import data
-from verl_otel.cli.view import site
 
 
 def check(folder, call):
@@ -33,8 +32,8 @@ def check_steps(folder, call, explained, text):
     compared = json.loads(call("compare", folder, folder, "--json"))["held"]["a"]
     assert (compared["steps"], compared["of"]) == (len(held), len(reported))
     assert compared["seconds"] == pytest.approx(sum(held.values()))
-    columns = data.build(summary.explain([folder]))["steps"]
-    saved = {identify(step): value / columns["unit"] for step, value in zip(reported, columns["saved"], strict=True)}
+    columns = data.list_steps(summary.explain([folder]))
+    saved = {identify(step): value for step, value in zip(reported, columns["saved"], strict=True)}
     assert {step: value for step, value in saved.items() if value} == pytest.approx(held, abs=0.01)
     for (_, number), longer in held.items():
         assert re.search(rf"Step {number}\b[^\n]* {re.escape(seconds(longer))} (longer than usual|are explained)", text)
@@ -47,7 +46,7 @@ def check_steps(folder, call, explained, text):
 def check_causes(folder, call, explained, text):
     """The step that lost most comes first, and of each step the largest cause."""
     held = sorted((step for step in explained["steps"] if step["verdicts"]), key=lambda step: -step["longer"])
-    lines = [line["text"] for line in site.describe_run(summary.explain([folder]))["findings"]]
+    lines = [line["text"] for line in data.describe_run(summary.explain([folder]))["findings"]]
     causes = [line for line in lines if re.match(r"Step \S+ \(", line)]
     report, brief = call("report", folder), call("explain", folder, "--steps", 1000, "--brief")
     for line in lines:

@@ -59,7 +59,23 @@ def find_rest(steps: Sequence[Step], step: Step) -> float:
         steps: All steps of a run.
         step: One of them.
     """
-    others = step_lengths.find_comparable(steps, step)
+    return _find_rest(step_lengths.find_comparable(steps, step), step)
+
+
+def find_rests(steps: Sequence[Step]) -> dict[int, float]:
+    """Return what `find_rest` returns for each step, by its index.
+
+    Args:
+        steps: All steps of a run.
+    """
+    usual = step_lengths.find_comparable(steps, None)
+    return {
+        index: _find_rest([other for other in usual if other is not step], step) if step.verdicts else 0.0
+        for index, step in enumerate(steps)
+    }
+
+
+def _find_rest(others: Sequence[Step], step: Step) -> float:
     if not step.verdicts or len(others) < step_lengths.FEWEST_OTHERS:
         return 0.0
     longer = step.seconds - median(other.seconds for other in others)

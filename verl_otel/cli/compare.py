@@ -223,6 +223,12 @@ def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
         f"A {show(comparison.a)} ({counted(counts[0], 'step')}) · B {show(comparison.b)} ({counted(counts[1], 'step')})"
     )
     yield f"### {title}\n" if markdown else title
+    yield from list_sentences(comparison)
+
+
+def list_sentences(comparison: Comparison) -> Iterator[str]:
+    """Yield whether a step of B takes more time or less than one of A, and what explains it."""
+    counts = comparison.counts
     if not comparison.enough:
         yield (
             f"Too few steps to tell anything: {min(counts)} in the shorter run{_after(comparison.skipped)}, "

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
+from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli import advice, wording
 from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
@@ -29,6 +30,10 @@ class Headline(NamedTuple):
     """The step that it refers to."""
     advice: str = ""
     """What to do about it; empty: nothing, or unknown."""
+    saved: float | None = None
+    """Seconds by which its cause made the step longer; None: it is no delay, or its cause is unknown."""
+    is_finding: bool = True
+    """Whether it is unusual in this run."""
 
 
 def find_headlines(run: Explanation) -> Iterator[Headline]:
@@ -50,7 +55,8 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
 
 def _describe(run: Explanation, finding: findings.Finding) -> Headline:
     text = _line(finding.step.number, finding.step.seconds, wording.describe_cause(finding.cause))
-    return Headline(text, finding.step, advice.advise(run, finding.cause))
+    usual = isinstance(finding.cause, SingleWait)
+    return Headline(text, finding.step, advice.advise(run, finding.cause), finding.seconds, is_finding=not usual)
 
 
 def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
@@ -100,9 +106,10 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
         f"{top.share:.0%} of it in {top.key}. No single trajectory delayed a step noticeably.{spent}",
         longest,
+        is_finding=False,
     )
     if start_up:
-        yield Headline(start_up, step_lengths.find_start_up(run.steps)[0])
+        yield Headline(start_up, step_lengths.find_start_up(run.steps)[0], is_finding=False)
 
 
 def verdict_line(verdict: Verdict) -> str:

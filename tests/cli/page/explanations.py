@@ -284,7 +284,7 @@ def lines(steps, count, dice):
 def troubled(run):
     """The same run with a crash, a stall, a dead process and holes in its files."""
     at = run.steps[len(run.steps) // 2].start_ns + 1
-    span = SimpleNamespace(name="verl.trajectory", attributes={})
+    span = SimpleNamespace(name="verl.trajectory", attributes={}, parent_id=0)
     work = tuple(SimpleNamespace(span=span, age=12.5 + index, last_child="execute_tool python") for index in range(3))
     process = SimpleNamespace(label="agent_loop-3 (pid 4711 on node-1)")
     gone = SimpleNamespace(process=process, dead=True, silent=42.0, work=work)

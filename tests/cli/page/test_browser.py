@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a real Chromium: it asks for nothing, shows what it should at every width and in both schemes, and is quick."""
+"""The page of a run as a file in a real Chromium: it asks for nothing, shows what it should at every width and in both schemes, and is quick."""
 
 import re
 
@@ -13,18 +13,16 @@ from verl_otel.cli import headlines, page
 
 pytestmark = pytest.mark.browser
 
-SECTIONS = ["What delayed the run", "Steps", "Slowest trajectories", "GPU time", "Verdicts and stragglers"]
-INKED = """plot => {
-    const canvas = plot.querySelector("canvas");
+SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Slowest trajectories", "GPU time", "All scalars",
+            "Events and log", "About this run"]  # fmt: skip
+INKED = """canvas => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     const seen = new Set();
     for (let at = 0; at < data.length; at += 4) if (data[at + 3] === 255) seen.add((data[at] << 16) + (data[at + 1] << 8) + data[at + 2]);
     return seen.size;
 }"""
 """How many colours are drawn on a chart."""
-
-DRAWN = """() => new Promise(end => requestAnimationFrame(() => requestAnimationFrame(() => end(performance.now()))))"""
-"""Milliseconds since the page was asked for, after everything has been drawn once."""
+FIRST_PAINT = "performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint').startTime"
 
 
 @pytest.fixture
@@ -36,86 +34,80 @@ def listener():
         yield server.url, asked
 
 
+def read(locator):
+    """The text of an element; a number and its unit are in one line there."""
+    return locator.inner_text().replace("\u00a0", " ")
+
+
 def test_the_verdict_and_every_section_are_shown(show):
-    """Whoever opens the page reads what held the run, as a sentence, and sees the step that it was."""
+    """Whoever opens the page reads what held the run, what that cost, and what to do."""
     run = explanations.make(12)
     opened = show(run).page
     assert opened.title() == f"{run.run_id} · verl-otel"
-    (verdict,) = run.steps[6].verdicts
     first, *_ = headlines.find_headlines(run)
-    assert first.text in opened.inner_text("#findings")
-    assert headlines.verdict_line(verdict) in opened.inner_text("#step")
-    assert opened.inner_text("#step h2").startswith("Step 7: ")
-    headings = opened.locator("h2").all_inner_texts()
-    assert [each for each in headings if each in SECTIONS] == SECTIONS
+    verdict = read(opened.locator("#verdict"))
+    assert first.text in verdict
+    assert f"What to do: {first.advice}" in verdict
+    assert f"{first.saved:.2f} s" in verdict
+    assert opened.locator("h2").all_inner_texts() == SECTIONS
+
+
+def test_a_healthy_run_has_no_alarm(show):
+    """What is usual in a run is no finding: nothing has the colour of one."""
+    opened = show(explanations.make(12, gpus=1, slow=())).page
+    assert "No single trajectory delayed a step" in read(opened.locator("#verdict"))
+    assert opened.locator(".is-finding").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [390, 1400, 2560])
 def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_for, width, scheme):
-    """Each canvas has several colours; no part of the page has to be reached by scrolling sideways."""
-    opened = show(explanations.troubled(explanations.make(60)), width=width, scheme=scheme).page
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
-    charts = opened.locator(".plot")
-    assert charts.count() >= 12
-    for chart in charts.all():
-        assert wait_for(lambda chart=chart: chart.evaluate(INKED) > 3)
+    """Each canvas has several colours; no part of a page has to be reached by scrolling sideways."""
+    run = explanations.troubled(explanations.make(60))
+    for address in ("", f"#/run/{run.run_id}/step/7"):
+        opened = show(run, width=width, scheme=scheme, address=address).page
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width
+        charts = opened.locator("canvas")
+        assert charts.count() >= 1
+        for chart in charts.all():
+            assert wait_for(lambda chart=chart: chart.evaluate(INKED) > 3)
 
 
-HEIGHT = """([plot, column, steps, share]) => {
-    const canvas = plot.querySelector("canvas"), ratio = window.devicePixelRatio || 1;
-    const [left, right, top, bottom] = [52, plot.clientWidth - 4, 20, canvas.height / ratio - 20];
-    const at = [left + ((column + 0.5) * (right - left)) / steps, bottom - share * (bottom - top)];
-    const copy = document.createElement("canvas");
-    copy.width = canvas.width;
-    copy.height = canvas.height;
-    const pen = copy.getContext("2d", { willReadFrequently: true });
-    pen.drawImage(canvas, 0, 0);
-    return pen.getImageData(...at.map(value => Math.round(value * ratio)), 1, 1).data[3];
-}"""
-"""Whether the column of a step reaches a share of the height of the chart: the opacity of the pixel there."""
-
-
-def test_start_up_does_not_flatten_the_other_steps(show, wait_for):
-    """A first step of 4 minutes is drawn broken with its value in words; the slow step stays high, unless full height is asked for."""
+def test_start_up_does_not_flatten_the_other_steps(show):
+    """A first step of 4 minutes is drawn with a gap, and said; the axis is made for the others."""
     opened = show(explanations.with_start_up(explanations.make(12, gpus=1), 200.0)).page
-    assert re.search(
-        r"Drawn broken, so that the others can be compared: step 1 \(3 m \d\d s, with start-up\)\.",
-        opened.inner_text("#steps"),
-    )
-    plot = opened.locator("#steps .plot").element_handle()
-    assert wait_for(lambda: opened.evaluate(HEIGHT, [plot, 0, 12, 0.6]) and opened.evaluate(HEIGHT, [plot, 6, 12, 0.6]))
-    assert not opened.evaluate(HEIGHT, [plot, 5, 12, 0.6])
-    opened.locator("#steps").get_by_label("full height").check()
-    assert wait_for(lambda: not opened.evaluate(HEIGHT, [plot, 6, 12, 0.6]))
-    assert "Drawn broken" not in opened.inner_text("#steps")
-    for kind in ("critical path", "GPU time"):
-        opened.locator("#steps").get_by_label("full height").uncheck()
-        opened.locator("#steps").get_by_label(kind).check()
+    assert "Higher columns are cut" in opened.inner_text("#steps")
+    slider = opened.get_by_role("slider", name="Time of each step")
+    slider.press("Home")
+    assert re.match(r"Step 1: 3 m \d\d s, with start-up · submit 3 m 20 s", slider.get_attribute("aria-valuetext"))
     even = show(explanations.make(12, gpus=1)).page
-    assert "Drawn broken" not in even.inner_text("#steps")
-    assert even.locator("#steps").get_by_label("full height").count() == 0
+    assert "Higher columns are cut" not in even.inner_text("#steps")
 
 
-def test_a_slow_step_without_a_cause_is_reached_by_key(show):
-    """The key for the next delayed step stops at it, and it is described as such."""
-    opened = show(explanations.with_slow_step(explanations.make(12, gpus=1), 5, 40.0), address="#step=1").page
-    opened.focus("#steps .plot")
-    opened.keyboard.press("v")
-    opened.locator("#step-title", has_text="Step 5: ").wait_for()
-    assert ", slow without a known cause." in opened.locator("#steps .plot").get_attribute("aria-valuetext")
+def test_charts_share_a_cursor_and_a_zoom(show, wait_for):
+    """The pointer over one chart shows the values of all; a drag looks closer in all."""
+    opened = show(explanations.make(40)).page
+    area = opened.locator("#steps .u-over")
+    box = area.bounding_box()
+    opened.mouse.move(box["x"] + box["width"] * 0.51, box["y"] + 60)
+    losses = opened.locator(".scalar", has_text="Losses").locator(".readout")
+    wait_for(lambda: losses.inner_text() in ("step 20", "step 21"))
+    opened.mouse.down()
+    opened.mouse.move(box["x"] + box["width"] * 0.76, box["y"] + 60, steps=5)
+    opened.mouse.up()
+    wait_for(lambda: opened.locator(".reset:visible").count() > 3)
+    opened.locator("#steps .reset").click()
+    wait_for(lambda: opened.locator(".reset:visible").count() == 0)
 
 
 def test_a_run_on_a_cpu_is_not_about_gpus(show):
-    """One device is in the singular, has no lane for all devices, and is not called a GPU."""
+    """Its devices are not called GPUs."""
     run = explanations.make(4, gpus=1, scalars=0, has_gpu=False)
     opened = show(run).page
-    assert re.search(r"of .* device time \(CPU\)", opened.inner_text("#gpu .big"))
-    assert "device ms a token" in opened.inner_text("#cost") or "device s a token" in opened.inner_text("#cost")
-    for place in ("#steps", "#step", "#gpu", "#cost"):
+    assert opened.locator("#device h2").inner_text() == "Device time (CPU)"
+    assert re.search(r"device m?s a token", read(opened.locator("#device")))
+    for place in ("#steps", "#device", "#verdict"):
         assert "GPU" not in opened.inner_text(place), place
-    assert "all 1" not in opened.inner_text("body")
-    assert opened.locator("#gpu .plot").get_attribute("aria-label") == "Device time (CPU) by cause"
 
 
 def test_the_page_cannot_ask_anybody_for_anything(browser, tmp_path, listener):
@@ -152,6 +144,7 @@ HOSTILE = [
     "\u202eevil\ud800",
     "{{data}} & 'quotes'",
     "__proto__",
+    "x" * 400,
 ]
 
 
@@ -164,47 +157,48 @@ def test_hostile_names_are_shown_as_text(show, name):
         path = tuple(each._replace(name=name, instance=name, phase=name) for each in step.path)
         phases = (step.phases[0]._replace(key=name), *step.phases[1:])
         groups = tuple((kind, name, nanos) for kind, _, nanos in step.groups[:1])
-        devices = tuple(each._replace(device=name) for each in step.devices)
-        steps.append(step._replace(path=path, phases=phases, groups=groups, devices=devices))
+        steps.append(step._replace(path=path, phases=phases, groups=groups))
     event = run.events[0]._replace(text=name, detail={name: [name, f"{name}\nsecond line"]})
     series = tuple(each._replace(name=name, labels=((name, name),)) for each in run.series[1:3])
+    devices = (run.devices[0]._replace(device=name), run.devices[1])
     seen = show(
         run._replace(
             run_id=name,
             steps=tuple(steps),
             events=(event,),
             series=series,
+            devices=devices,
             manifest={name: name},
             problems=(name,),
             state=name,
         )
     )
-    shown = re.sub(r"\s+", " ", printable.show(name)).strip()
+    shown = re.sub(r"\s+", " ", printable.show(name)).strip()[:250]
     flat = "t => t.textContent.replace(/\\s+/g, ' ')"
-    for place in (
-        "h1 bdi",
-        "#missing li",
-        ".event bdi",
-        ".scalar figcaption",
-        "#step .bartable th bdi",
-        "#steps .legend li",
-    ):
-        texts = [seen.page.locator(place).nth(at).evaluate(flat) for at in range(seen.page.locator(place).count())]
-        assert any(shown in text for text in texts), place
+
+    def check(*places):
+        for place in places:
+            texts = [each.evaluate(flat) for each in seen.page.locator(place).all()]
+            assert any(shown in text for text in texts), place
+
+    check("#top", "#about li", ".event bdi", "#steps .legend li", "#about dt bdi")
     for summary in seen.page.locator("details > summary").all():
-        summary.evaluate("each => { each.parentElement.open = true; }")
+        summary.click()
+    check("#device td, #device th", ".event dt bdi")
+    seen.page.get_by_text("Look at step 2").first.click()
+    seen.page.locator("#waterfall").wait_for()
+    check("#waited th")
     assert seen.page.evaluate("window.hacked ?? 'safe'") == "safe"
     assert seen.page.locator("img").count() == 0
-    assert seen.page.locator("script").count() == 2
+    assert seen.page.locator("script").count() == 4
 
 
 def test_a_long_run_opens_as_a_short_one_does(show, big):
-    """10,000 steps of 1,000 trajectories: below 5 MB, hardly more elements than a run of 12 steps, each step can be reached.
+    """10,000 steps of 1,000 trajectories: hardly more elements than a run of 12 steps, each step can be reached.
 
-    It has to be open within 2 s on a quiet machine; what is asked here leaves room for a busy one, and is measured as the best of three.
+    It is painted within a second on a quiet machine; what is asked here leaves room for a busy one, and is measured as the best of three.
     """
     small, seen = show(explanations.make(12)), show(big)
-    assert seen.path.stat().st_size < 5_000_000
     elements = "document.querySelectorAll('*').length"
     assert seen.page.evaluate(elements) < 1.5 * small.page.evaluate(elements)
     times = []
@@ -212,11 +206,12 @@ def test_a_long_run_opens_as_a_short_one_does(show, big):
         seen.page.goto("about:blank")
         seen.page.goto(seen.path.as_uri())
         seen.page.wait_for_selector("html[data-ready]")
-        times.append(seen.page.evaluate(DRAWN))
-    print(f"opened and drawn in {min(times):.0f} ms of {[round(each) for each in times]}")
-    assert min(times) < 4_000
-    seen.page.focus("#steps .plot")
-    seen.page.keyboard.press("End")
+        times.append(seen.page.evaluate(FIRST_PAINT))
+    print(f"painted after {min(times):.0f} ms of {[round(each) for each in times]}")
+    assert min(times) < 2_000
+    slider = seen.page.get_by_role("slider", name="Time of each step")
+    slider.press("End")
+    slider.press("Enter")
     seen.page.locator("#step-title", has_text="Step 10000: ").wait_for()
 
 
@@ -226,13 +221,12 @@ def test_a_run_without_a_step_has_a_page(show):
         steps=(), slowest=(), devices=(), series=(), state="", validations=()
     )
     opened = show(empty).page
-    assert "No step has ended yet." in opened.inner_text("#steps")
     for place, said in {
-        "#step": "There is no step to choose.",
-        "#gpu": "is not known",
-        "#scalars": "logged no scalar",
-        "#cost": "is not known",
-        "#trajectories": "No trajectory was kept",
+        "#verdict": "No step has ended yet.",
+        "#held": "No step has ended yet.",
+        "#device": "is not known",
+        "#learning": "has been logged yet",
+        "#trajectories": "No trajectory has been recorded",
     }.items():
         assert said in opened.inner_text(place)
 
@@ -240,14 +234,17 @@ def test_a_run_without_a_step_has_a_page(show):
 def test_troubles_are_shown(show):
     """Stall, crash, dead process, holes in the files and clocks have their places, with everything that was written down."""
     opened = show(explanations.troubled(explanations.make(8))).page
-    assert "failed" in opened.inner_text("h1")
-    events = opened.inner_text("#events")
-    assert "◆ stall" in events
-    assert "✕ crash" in events
-    assert "agent_loop-3 (pid 4711 on node-1): dead, silent for 42.00 s" in events
-    opened.locator(".event summary").first.click()
-    assert opened.locator(".event pre").first.inner_text() == "File a.py, line 3\n  wait()\nFile b.py"
-    assert "only 3 of 4 ranks" in opened.inner_text("#missing")
+    assert "failed" in opened.inner_text("#top")
+    events = read(opened.locator("#events"))
+    assert "stall" in events
+    assert "crash" in events
+    assert "agent_loop-3 (pid 4711 on node-1) stopped writing 42.00 s before the others" in events
+    opened.locator(".event", has_text="stall").locator("summary").click()
+    assert opened.locator(".event .tree pre").first.inner_text() == "File a.py, line 3\n  wait()\nFile b.py"
+    about = opened.inner_text("#about")
+    assert "only 3 of 4 ranks" in about
+    assert "The clock of node-2 was found to be +0.310 s ahead" in about
+    assert "17 spans have a parent in no file" in about
 
 
 def test_it_is_white_on_paper(show):
@@ -258,7 +255,7 @@ def test_it_is_white_on_paper(show):
     opened.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert opened.evaluate(look) == "#ffffff"
     opened.emulate_media(media="print")
-    assert not opened.locator(".tools").first.is_visible()
+    assert not opened.locator("#scalars").is_visible()
     assert len(opened.pdf(format="A4")) > 20_000
     opened.emulate_media(media="screen")
     opened.evaluate("window.dispatchEvent(new Event('afterprint'))")

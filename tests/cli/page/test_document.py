@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page as a file: its policy, what stands in it without any script, how it is written and what it says in words."""
+"""The page as a file: its policy, what stands in it without any script, how it is written, and the library that it contains."""
 
 import base64
 import hashlib
@@ -12,99 +12,63 @@ import pytest
 from tests.builders import stories
 from tests.cli.page import explanations
 from verl_otel._internal import printable
-from verl_otel._internal.printable import seconds
 from verl_otel.cli import headlines, page
-from verl_otel.cli.page import assembly, document
+from verl_otel.cli.page import assembly
 from verl_otel.errors import VerlOtelError
+
+LIBRARIES = {
+    "vendor/uplot.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
+    "vendor/uplot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+}
+"""SHA-256 of `dist/uPlot.iife.min.js` and `dist/uPlot.min.css` of https://registry.npmjs.org/uplot/-/uplot-1.6.32.tgz."""
 
 
 def test_the_policy_allows_these_scripts_and_no_request():
-    """The hashes in the policy are those of the one script and the one style; everything else is forbidden."""
+    """The hashes in the policy are those of the two scripts and the one style; everything else is forbidden."""
     text = page.render(explanations.make(2, gpus=1))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules["default-src"] == "'none'"
-    (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
-    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    for name, content in (("style-src", style), ("script-src", script)):
-        assert rules[name] == f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    assert "connect-src" not in rules
+    for name, pattern in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
+        contents = re.findall(pattern, text, re.DOTALL)
+        hashes = [f"'sha256-{base64.b64encode(hashlib.sha256(each.encode()).digest()).decode()}'" for each in contents]
+        assert rules[name].split() == hashes
 
 
 def test_no_script_turns_data_into_code_or_markup():
-    """No file of the page has a way from a text to markup or code, or asks anybody for anything."""
-    for name in (*document.SCRIPTS, "frame.html", "page.html", "page.css"):
+    """No own file of the page has a way from a text to markup or code, or an address of anybody."""
+    for name in (*assembly.list_modules(), "app.html", "app.css"):
         text = assembly.read(name)
-        for word in (
-            "innerHTML",
-            "outerHTML",
-            "insertAdjacentHTML",
-            "document.write",
-            "eval(",
-            "Function(",
-            "fetch(",
-            "http:",
-        ):
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
             assert word not in text, f"{name}: {word}"
-        for address in re.findall(r"https:[^\s)]*", text):
-            assert f"({address})" in text, "only as a source in a comment"
+        for address in re.findall(r"https?:[^\s)\"]*", text):
+            assert f"({address})" in text or address == "http://www.w3.org/2000/svg", f"{name}: {address}"
+    assert [name for name in assembly.list_modules() if "fetch(" in assembly.read(name)] == ["source.js"]
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARIES))
+def test_the_library_is_the_published_one(name):
+    """Byte for byte; its licence lies beside it."""
+    assert hashlib.sha256(assembly.read(name).encode()).hexdigest() == LIBRARIES[name]
+    assert "MIT" in assembly.read("vendor/LICENSE")
 
 
 def test_what_held_the_run_stands_in_the_page_itself():
-    """The first lines need no script: run, state, counts, verdicts with a link to the step, crashes and dead processes."""
+    """The first lines need no script: counts, crashes, dead processes and verdicts."""
     run = explanations.troubled(explanations.make(12))
-    text = page.render(run)
-    body = text.partition("<main>")[2].partition('<section id="steps"')[0]
+    body = page.render(run).partition("<noscript>")[2].partition("</noscript>")[0]
     assert "was killed by signal 9" in body
     assert "DEAD: agent_loop-3 (pid 4711 on node-1) stopped writing 42.00 s before the others, with 3 open" in body
     lines = [line.text for line in headlines.find_headlines(run)]
     assert len(lines) > 3
     assert all(html.escape(line) in body for line in lines)
-    assert '<a href="#step=7">' in body
-    assert "17 spans have a parent in no file" in text
-    assert "The clock of node-2 was found to be +0.310 s ahead" in text
-
-
-def test_sections_without_content_are_left_out():
-    """Events and what is missing have a section and a link only where there is any."""
-    whole = explanations.make(3, gpus=1, scalars=0)._replace(validations=())
-    for run, is_there in ((whole, False), (explanations.troubled(whole), True)):
-        text = page.render(run)
-        for key in ("events", "missing"):
-            assert (f'<section id="{key}"' in text) == is_there
-            assert (f'<a href="#{key}">' in text) == is_there
-
-
-def test_a_run_without_gpus_has_device_time():
-    """Nothing that the page says without scripts calls a CPU a GPU."""
-    run = explanations.make(3, gpus=1, scalars=0)
-    assert '<h2 id="gpu-title">GPU time</h2>' in page.render(run)
-    text = page.render(run._replace(has_gpu=False)).partition('<script type="application/json"')[0]
-    assert '<h2 id="gpu-title">Device time (CPU)</h2>' in text
-    assert '<a href="#gpu">Device time (CPU)</a>' in text
-    assert "GPU" not in text
-
-
-def test_a_run_without_devices_has_no_account_of_them():
-    """A loop of one's own without workers has no devices: neither section nor link is shown."""
-    run = explanations.make(3, gpus=1, scalars=0)._replace(devices=(), has_gpu=False)
-    text = page.render(run)
-    assert '<section id="gpu" hidden ' in text
-    assert '<a href="#gpu">' not in text
-    assert '<section id="gpu" hidden ' not in page.render(run._replace(has_gpu=True))
-
-
-def test_slow_steps_without_a_cause_are_among_the_first_lines():
-    """A step without a verdict that took far longer than the others is named, with a link to it."""
-    run = explanations.with_slow_step(explanations.make(12, gpus=1), 5, 40.0)
-    body = page.render(run).partition("<main>")[2].partition('<section id="steps"')[0]
-    assert f"Slow, and no single cause was found: step 5 ({seconds(run.steps[4].seconds)})." in body
-    assert '<a href="#step=5">' in body
 
 
 def test_a_name_that_looks_like_a_place_is_only_a_name():
     """Braces in a name are not filled in."""
     text = page.render(explanations.make(1, gpus=1, scalars=0, run_id="{{data}}"))
-    assert "<bdi>{{data}}</bdi>" in text
+    assert "<title>{{data}} · verl-otel</title>" in text
 
 
 def test_a_failed_writing_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders.environments import inherit
-from verl_otel.cli.view.site import Access, read_token
+from verl_otel.cli.view.access import Access, read_token
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Request
 
@@ -78,7 +78,14 @@ def test_the_printed_address_is_needed_to_read_anything(tmp_path):
     ) as view:
         try:
             link = view.stdout.readline().split()[0]
-            for path in ("/", "/run/r1", "/api/runs", "/api/runs/r1/samples?step=1&group=a", "/?token=guess"):
+            for path in (
+                "/",
+                "/app/app.js",
+                "/run/r1/report",
+                "/api/runs",
+                "/api/runs/r1/samples?step=1&group=a",
+                "/?token=guess",
+            ):
                 with pytest.raises(urllib.error.HTTPError, match="401"):
                     urllib.request.urlopen(urllib.parse.urljoin(link, path))
             viewer = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))

@@ -5,6 +5,8 @@
 import json
 import re
 import shutil
+import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,20 +14,28 @@ from tests.analysis.test_reader import long_training
 from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.analysis.reader import RunReader
-from verl_otel.cli.view import site as pages
-from verl_otel.cli.view.site import Access, Site
+from verl_otel.cli.page import assembly
+from verl_otel.cli.view.access import Access
+from verl_otel.cli.view.listing import Listing
+from verl_otel.cli.view.site import Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Request
 from verl_otel.health import profiles
 from verl_otel.semconv.kinds import ADVICE
 
 
+def make_site(*folders):
+    """The site of the runs in some folders."""
+    catalogue = Catalogue(folders)
+    watcher = Watcher(catalogue)
+    return Site(Listing(catalogue, watcher), watcher, Access())
+
+
 @pytest.fixture
 def get(runs, monkeypatch):
     """Ask for a path of the site of all runs."""
-    monkeypatch.setattr("verl_otel.cli.view.site.FRESH_SECONDS", -1.0)
-    catalogue = Catalogue([runs])
-    site = Site(catalogue, Watcher(catalogue), Access())
+    monkeypatch.setattr("verl_otel.cli.view.listing.FRESH_SECONDS", -1.0)
+    site = make_site(runs)
 
     def run(path, **headers):
         path, _, query = path.partition("?")
@@ -56,8 +66,7 @@ def test_a_run_of_two_nodes_is_one(tmp_path):
         shutil.copy(path, nodes["trainer" not in path.name])
 
     def ask(*folders):
-        catalogue = Catalogue(folders)
-        site = Site(catalogue, Watcher(catalogue), Access())
+        site = make_site(*folders)
         paths = ("/api/runs/r1", "/api/runs/r1/steps", "/api/runs/r1/scalars?name=verl.critic.rewards.mean")
         return [
             json.loads(site.answer(Request("GET", *path.partition("?")[::2], {"host": "127.0.0.1:1"})).body)
@@ -90,10 +99,13 @@ def test_the_page_of_a_run_is_that_of_the_report(runs, get):
 
 
 def test_two_runs_are_compared_as_by_the_command(runs, get, call):
-    """The answer is that of ``compare --json``."""
+    """The answer is that of ``compare --json``, with the sentences of the command."""
     for name in ("r1", "r2"):
         stories.training(runs / name, name).write()
-    assert json.loads(get("/api/compare/r1/r2").body) == json.loads(call("compare", "r1", "r2", "--json").out)
+    shown = json.loads(get("/api/compare/r1/r2").body)
+    sentences = shown.pop("sentences")
+    assert shown == json.loads(call("compare", "r1", "r2", "--json").out)
+    assert sentences[0] in call("compare", "r1", "r2").out
 
 
 def test_a_run_has_its_indicators_with_the_bands_of_its_profile(runs, get):
@@ -107,7 +119,8 @@ def test_a_run_has_its_indicators_with_the_bands_of_its_profile(runs, get):
     document = json.loads(get("/api/runs/r1").body, parse_constant=pytest.fail)
     assert document["profile"] == "rlhf"
     rows = {row["name"]: row for row in document["indicators"]}
-    kl = {"name": "policy KL", "value": 0.3, "low": 0.01, "high": 0.05, "state": "above", "is_share": False}
+    kl = {"name": "policy KL", "value": 0.3, "low": 0.01, "high": 0.05, "state": "above", "is_share": False,
+          "scalar": "verl.actor.ppo_kl"}  # fmt: skip
     assert rows["policy KL"] == kl
     assert (rows["mean reward"]["value"], rows["mean reward"]["state"]) == (None, "unknown")
 
@@ -146,7 +159,64 @@ def test_an_explanation_of_a_part_of_a_run_says_so(runs, get, monkeypatch, tmp_p
     assert "mean reward" in whole["progress"]
 
 
-@pytest.mark.parametrize("render", [pages.render_home, pages.render_run, pages.render_comparison, pages.render_samples])
-def test_no_address_leaves_the_path_of_a_proxy(render):
-    """Behind a proxy the pages are below a path of its own, as below /user/me/proxy/9466/: none names an address from the root."""
-    assert not re.findall(r"""["'`]/(?:api|run|compare)\b[^"'`]*|href="/[^"]*""", render())
+def test_a_step_is_that_of_explain(runs, get, call):
+    """By its index, with everything that ``explain --json`` prints of it; an index that is none is answered by 400."""
+    stories.training(runs / "r1").write()
+    shown = json.loads(get("/api/runs/r1/steps/1").body)
+    (explained,) = json.loads(call("explain", "r1", "--step", 2, "--json").out)["steps"]
+    assert {key: shown[key] for key in explained} == explained
+    assert get("/api/runs/r1/steps/99").status == get("/api/runs/r1/steps/x").status == 400
+
+
+def test_a_run_that_nobody_has_opened_has_its_finding(runs, monkeypatch, tmp_path):
+    """The first line of the report, made once for a run that has ended and kept until one of its files changes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("verl_otel.cli.view.listing.FRESH_SECONDS", -1.0)
+    story = stories.training(runs / "r1")
+    story.status({"state": "finished", "time": stories.T0 + 25, "step": 2, "total_steps": 40})
+    story.write()
+
+    def list_runs():
+        catalogue = Catalogue([runs])
+        return Listing(catalogue, Watcher(catalogue))
+
+    listing, stopped = list_runs(), threading.Event()
+    assert listing.read()[0]["finding"] is None
+    monkeypatch.setattr(listing, "_wanted", stop_after_one(stopped))
+    listing.run(stopped)
+    (row,) = listing.read()
+    assert row["finding"]["text"].startswith("Step 2")
+    assert (row["planned"], len(row["seconds_line"])) == (40, 2)
+    assert list_runs().read() == [row]
+    (runs / "r1" / "events.jsonl").write_text("")
+    assert list_runs().read()[0]["finding"] is None
+
+
+def stop_after_one(stopped):
+    """An event after whose first wait the listing is stopped, when it has analysed what there is."""
+    waits = iter((False, True))
+    return SimpleNamespace(wait=lambda: next(waits) and stopped.set(), set=lambda: None, clear=lambda: None)
+
+
+def test_the_page_loads_only_its_own_files(get):
+    """Page, modules, library and style come from the server, with a policy that allows nothing else, nor anything inline."""
+    page = get("/")
+    names = re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]*)"', page.body.decode())
+    assert names == ["data:,", "app/vendor/uplot.css", "app/app.css", "app/vendor/uplot.js", "app/app.js"]
+    for name in assembly.list_files():
+        reply = get(f"/app/{name}")
+        policy = dict(reply.headers)["Content-Security-Policy"]
+        assert reply.status == 200
+        assert dict(reply.headers)["Content-Type"].startswith("text/css" if name.endswith("css") else "text/javascript")
+        assert policy == dict(page.headers)["Content-Security-Policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+    assert get("/app/data.py").status == get("/app/../data.py").status == 404
+
+
+def test_no_address_leaves_the_path_of_a_proxy():
+    """Behind a proxy the page is below a path of its own, as below /user/me/proxy/9466/: it names no address from the root."""
+    texts = [assembly.render_served(), *map(assembly.read, assembly.list_modules())]
+    assert not [
+        found for text in texts for found in re.findall(r"""["'`]/(?:api|app|run)\b[^"'`]*|href="/[^"]*""", text)
+    ]

@@ -285,7 +285,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[_make_step(run, step) for step in steps],
+        steps=[make_step(run, step, findings.find_rest(run.steps, step)) for step in steps],
         run=fill(
             WholeRun,
             None,
@@ -325,13 +325,20 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
     )
 
 
-def _make_step(run: model.Explanation, step: model.Step) -> Step:
+def make_step(run: model.Explanation, step: model.Step, rest: float) -> Step:
+    """Return a step.
+
+    Args:
+        run: The run.
+        step: The step.
+        rest: By how many seconds it exceeded the others beyond what its verdicts explain.
+    """
     return fill(
         Step,
         step,
         trace_id=f"{step.trace_id:032x}",
         longer=sum_savings(step),
-        unexplained=findings.find_rest(run.steps, step),
+        unexplained=rest,
         verdicts=[
             fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(run, verdict))
             for verdict in step.verdicts

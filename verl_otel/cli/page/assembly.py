@@ -1,75 +1,106 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Assembles an HTML page from a template: placeholders, and a policy that allows only the page's own script and style."""
+"""The files of the page, and the two ways in: served one by one, or joined in one HTML file. A policy allows only the page's own ones."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
+import html
 import json
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
+from verl_otel._version import __version__
 from verl_otel.semconv.kinds import GPU_CAUSES, WORK
 
 PACKAGE: Final = "verl_otel.cli.page"
+ENTRY: Final = "app.js"
+LIBRARY: Final = "vendor/uplot.js"
+STYLES: Final = ("vendor/uplot.css", "app.css")
+NOTHING: Final = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:"
+SERVED_POLICY: Final = f"{NOTHING}; script-src 'self'; style-src 'self'; connect-src 'self'; frame-ancestors 'none'"
+"""Of the served page: its own files, and requests to its server."""
+_IMPORT: Final = re.compile(r'^import \{[^}]*\} from "\./(\w+\.js)";\n', re.MULTILINE)
 
 
-def read(name: str, package: str = PACKAGE) -> str:
-    """Return a file of a package."""
-    return resources.files(package).joinpath(name).read_text("utf-8")
+@functools.cache
+def read(name: str) -> str:
+    """Return a file of the page."""
+    return resources.files(PACKAGE).joinpath(name).read_text("utf-8")
 
 
-def join_scripts(texts: Iterable[str]) -> str:
-    """Return scripts as one, whose names are not global, after the looks of what they draw."""
-    looks = {
-        "KINDS": {name: work.look for name, work in WORK.items()},
-        "CAUSES": {name: cause.look for name, cause in GPU_CAUSES.items()},
-    }
-    constants = [f"const {name} = {json.dumps(rows)};" for name, rows in looks.items()]
-    return '"use strict";\n(() => {\n' + "\n".join([*constants, *texts]) + "})();\n"
+@functools.cache
+def list_modules(entry: str = ENTRY) -> tuple[str, ...]:
+    """Return the module and all that it imports, each after those that it imports itself."""
+    found: dict[str, None] = {}
+    for name in _IMPORT.findall(read(entry)):
+        found.update(dict.fromkeys(list_modules(name)))
+    return (*found, entry)
 
 
-def render(title: str, body: str, style: str, script: str, *, data: str = "", connect: bool = False) -> str:
-    """Return a page: a body in the markup that all pages have, with the policy that allows only its own script and style.
-
-    Args:
-        title: Its title, as HTML.
-        body: Its header, content and footer, as HTML.
-        style: The text of the style element.
-        script: The text of the script element.
-        data: Safe JSON for the script; empty: none.
-        connect: Whether the script may send requests to the server of the page.
-    """
-    parts = {
-        "policy": _make_policy(script, style, connect=connect),
-        "title": title,
-        "style": style,
-        "body": body,
-        "data": f'<script type="application/json" id="data">{data}</script>\n' if data else "",
-        "script": script,
-    }
-    return fill(read("frame.html"), parts)
+@functools.cache
+def list_files() -> frozenset[str]:
+    """Return the names of the files that the served page consists of."""
+    return frozenset((*list_modules(), LIBRARY, *STYLES))
 
 
-def _make_policy(script: str, style: str, *, connect: bool) -> str:
-    """Return the content security policy of a page: no script, style or request but its own."""
-    requests = "connect-src 'self'; " if connect else ""
-    return (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; {requests}"
-        "base-uri 'none'; form-action 'none'"
+def render_served() -> str:
+    """Return the page that loads its files from its server."""
+    links = "".join(f'<link rel="stylesheet" href="app/{name}">\n' for name in STYLES)
+    scripts = f'<script src="app/{LIBRARY}" defer></script>\n<script type="module" src="app/{ENTRY}"></script>'
+    return _fill(
+        title="verl-otel", policy="", head=links, content="", data=_element("looks", _looks()), scripts=scripts
     )
 
 
-def fill(template: str, parts: Mapping[str, str]) -> str:
-    """Replace the placeholders of a template. Inserted text is not expanded again: a name may look like a placeholder."""
-    pieces = template.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        filled += [parts[name], rest]
-    return "".join(filled)
+def render_file(title: str, lines: Iterable[str], documents: Mapping[str, str]) -> str:
+    """Return the page with everything in it.
+
+    Args:
+        title: Name of the run.
+        lines: What stands in it without any script.
+        documents: What it shows, by its address, compressed (gzip, base64).
+    """
+    modules = "\n".join(_IMPORT.sub("", read(name)).replace("\nexport ", "\n") for name in list_modules())
+    library, script = read(LIBRARY), f'"use strict";\n(() => {{\n{modules}}})();\n'
+    style = "".join(map(read, STYLES))
+    policy = f"{NOTHING}; script-src {_hash(library)} {_hash(script)}; style-src {_hash(style)}"
+    return _fill(
+        title=html.escape(title),
+        policy=f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+        head=f"<style>{style}</style>\n",
+        content="\n".join(f"<p>{html.escape(line)}</p>" for line in lines),
+        data=_element("looks", _looks()) + _element("documents", documents),
+        scripts=f"<script>{library}</script>\n<script>{script}</script>",
+    )
+
+
+def _looks() -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "kinds": {name: work.look for name, work in WORK.items()},
+        "causes": {name: (*cause.look, cause.state) for name, cause in GPU_CAUSES.items()},
+    }
+
+
+def _element(name: str, value: Any) -> str:
+    return f'<script type="application/json" id="{name}">{encode(value)}</script>\n'
+
+
+def encode(value: Any) -> str:
+    """Return JSON that is safe in a script element: ASCII, without characters that could end the element or start a comment."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _fill(**parts: str) -> str:
+    """Return the markup with its places filled. Inserted text is not expanded again: a name may look like a place."""
+    pieces = read("app.html").split("{{")
+    return pieces[0] + "".join(parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:]))
 
 
 def _hash(text: str) -> str:

@@ -1,216 +1,313 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// A canvas that can be used with keys, pointer and screen reader. It is a slider over its positions (WAI-ARIA Authoring Practices,
-// "Slider"): one tab stop, arrows move, the value is announced as text. The same text is shown below it.
+// Charts over steps or time, drawn by uPlot. Charts over the same axis share a cursor and a zoom. Each is a slider over its positions (WAI-ARIA
+// Authoring Practices, "Slider"): one tab stop, arrows move, the value is announced as text. The same text stands beside its title.
 
-// options: label; height() in px; count(); text(position) -> words; draw(pen, state); hit(x, y, state) -> position or -1;
-// choose(position); optional: enter(position); vertical(position, up) -> position; keys {key: position -> position};
-// domain() -> [least, most], where(position) -> a place in it, narrowest: for zooming.
-function chart(options) {
-  const canvas = make("canvas", { "aria-hidden": "true" });
-  const plot = make(
-    "div",
-    { class: "plot", tabIndex: 0, role: "slider", "aria-label": options.label, "aria-valuemin": 0 },
-    canvas,
-  );
-  const readout = make("p", { class: "readout", "aria-hidden": "true" });
-  const state = {
-    at: options.at ?? -1,
-    hover: -1,
-    view: options.domain ? [...options.domain()] : null,
-    width: 0,
-    height: 0,
-    drag: null,
-  };
-  const tools = options.domain
-    ? make(
-        "div",
-        { class: "tools" },
-        button("+", () => zoom(0.5), { "aria-label": `Zoom in: ${options.label}` }),
-        button("−", () => zoom(2), { "aria-label": `Zoom out: ${options.label}` }),
-        button("All", () => zoom(Infinity), { "aria-label": `Show all: ${options.label}` }),
-      )
-    : null;
-  const element = make("div", { class: "chart" }, tools, plot, readout);
-  let asked = 0;
+import { LINES, fill, palette } from "./colours.js";
+import { axisNumber, axisSeconds, bdi, button, make, seconds } from "./dom.js";
+
+const alive = new Set();
+const FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
+
+// Draws all charts again, as after a change of the colour scheme; those that have left the page are forgotten.
+export function redrawCharts() {
+  for (const view of alive) {
+    if (view.element.isConnected) view.plot?.redraw(false, true);
+  }
+}
+
+export function forgetCharts() {
+  for (const view of alive) view.destroy();
+  alive.clear();
+}
+
+function axisOf(values, extra = {}) {
+  return { stroke: () => palette.soft, font: FONT, grid: { stroke: () => palette.line, width: 1 }, ticks: { show: false }, values, gap: 6, ...extra };
+}
+
+const whole = (plot, at) => at.map((value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : ""));
+
+// options: title; unit(value) -> text; axis: "step" or "time"; height; text(index) -> words; where(index) and moved(index): what stands beside the title, and in the legend; band: [low, high]; click(index);
+// range(plot) -> [least, most]; paint(plot); series: how lines are drawn, at least one. update(xs, lines): lines of equal length.
+export function chart(options) {
+  const title = make("figcaption", {}, options.head ?? bdi(options.title));
+  const readout = make("span", { class: "readout" });
+  const reset = button("Show all", () => zoom(0), { class: "reset", hidden: true, "aria-label": `Show all of ${options.title}` });
+  const holder = make("div", { class: "plot", tabIndex: 0, role: "slider", "aria-label": options.title, "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0 });
+  const element = make("figure", { class: `chart ${options.class ?? ""}` }, make("div", { class: "chart-head" }, title, readout, reset), holder, options.foot);
+  const view = { element, plot: null, xs: [], data: [[]], at: -1 };
+  const isSteps = options.axis !== "time";
+
+  function say(index) {
+    view.at = index ?? -1;
+    const last = view.xs.length - 1;
+    const text = view.at >= 0 && view.at <= last ? options.text(view.at) : (options.rest?.() ?? (last >= 0 ? options.text(last) : ""));
+    readout.textContent = options.where && last >= 0 ? options.where(view.at >= 0 ? Math.min(view.at, last) : last) : text;
+    options.moved?.(view.at >= 0 ? Math.min(view.at, last) : last);
+    holder.setAttribute("aria-valuemax", Math.max(0, last));
+    holder.setAttribute("aria-valuenow", Math.max(0, view.at));
+    holder.setAttribute("aria-valuetext", view.at >= 0 ? options.text(view.at) : text || "nothing to show");
+  }
 
   function draw() {
-    asked = 0;
-    const ratio = window.devicePixelRatio || 1;
-    state.width = plot.clientWidth;
-    if (!state.width) return;
-    state.height = options.height(state.width);
-    canvas.style.height = `${state.height}px`;
-    canvas.width = Math.round(state.width * ratio);
-    canvas.height = Math.round(state.height * ratio);
-    const pen = canvas.getContext("2d");
-    pen.scale(ratio, ratio);
-    pen.font = "12px system-ui, sans-serif";
-    options.draw(pen, state);
-    if (state.drag && Math.abs(state.drag[1] - state.drag[0]) > 6) {
-      pen.strokeStyle = palette.ink;
-      pen.strokeRect(Math.min(...state.drag), 0.5, Math.abs(state.drag[1] - state.drag[0]), state.height - 1);
+    const width = Math.floor(holder.clientWidth);
+    if (!width || !view.xs.length) return;
+    if (view.plot) {
+      view.plot.setSize({ width, height: options.height });
+      return;
+    }
+    const lines = options.series ?? [{}];
+    view.plot = new uPlot({
+      width,
+      height: options.height,
+      padding: [10, 18, 0, 0],
+      legend: { show: false },
+      cursor: { sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false }, points: { show: !options.paint, size: 7 } },
+      scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
+      axes: [
+        axisOf(isSteps ? options.names ?? whole : (plot, at, place, space, step) => at.map(axisSeconds(step)), { size: 26, space: 56 }),
+        axisOf((plot, at, place, space, step) => at.map((options.unit === seconds ? axisSeconds : axisNumber)(step)), { size: axisWidth, space: 32 }),
+      ],
+      series: [{}, ...lines.map((line, index) => ({ stroke: () => palette[line.hue ?? LINES[index % LINES.length][0]], width: 1.75, dash: LINES[index % LINES.length][1], spanGaps: true, show: !options.paint, points: { show: view.xs.length < 3 } }))],
+      hooks: {
+        setCursor: [(plot) => say(plot.cursor.idx)],
+        setScale: [(plot, key) => key === "x" && (reset.hidden = plot.scales.x.max - plot.scales.x.min >= domain()[1] - domain()[0] - 1e-9)],
+        drawClear: [(plot) => options.band && drawBand(plot, options.band)],
+        draw: [(plot) => options.paint?.(plot)],
+      },
+    }, view.data, holder);
+    if (options.click) {
+      let pressed = 0;
+      view.plot.over.addEventListener("mousedown", (event) => (pressed = event.clientX));
+      view.plot.over.addEventListener("click", (event) => Math.abs(event.clientX - pressed) < 4 && view.at >= 0 && options.click(view.at));
     }
   }
-  const redraw = () => {
-    asked ||= requestAnimationFrame(draw);
-  };
 
-  function tell() {
-    const shown = state.hover >= 0 ? state.hover : state.at;
-    readout.textContent = shown >= 0 && shown < options.count() ? options.text(shown) : (options.hint ?? "");
-    plot.setAttribute("aria-valuemax", Math.max(0, options.count() - 1));
-    plot.setAttribute("aria-valuenow", Math.max(0, state.at));
-    plot.setAttribute("aria-valuetext", state.at >= 0 ? options.text(state.at) : "nothing chosen");
+  // Half a step more at both ends where columns are drawn around their steps.
+  function domain() {
+    const spare = options.paint ? 0.5 : 0;
+    return view.xs.length ? [view.xs[0] - spare, view.xs.at(-1) + spare] : [0, 1];
   }
 
-  function move(to, quiet = false) {
-    if (!options.count()) return;
-    state.at = Math.min(options.count() - 1, Math.max(0, to));
-    state.hover = -1;
-    if (state.view) follow();
-    tell();
-    redraw();
-    if (!quiet) options.choose?.(state.at);
+  function xRange(plot, least, most) {
+    if (least === view.xs[0] && most === view.xs.at(-1)) [least, most] = domain();
+    return most > least ? [least, most] : [least - 0.5, least + 0.5];
   }
 
-  // Keep the chosen position in view.
-  function follow() {
-    const [least, most] = state.view;
-    const place = options.where(state.at);
-    if (place >= least && place <= most) return;
-    const half = (most - least) / 2;
-    look_at(place - half, place + half);
-  }
-
-  function look_at(from, to) {
-    const [least, most] = options.domain();
-    const span = Math.min(most - least, Math.max(options.narrowest ?? (most - least) / 5000, to - from));
-    const begin = Math.min(most - span, Math.max(least, (from + to) / 2 - span / 2));
-    state.view = [begin, begin + span];
-    options.zoomed?.(state);
-    tell();
-    redraw();
+  function yRange(plot, least, most) {
+    if (least === null || least === undefined) return [0, 1];
+    const [low, high] = options.band ?? [null, null];
+    const bottom = low !== null && low < least && least - low < most - least ? low : least;
+    const top = high !== null && high > most && high - most < 2 * (most - least) ? high : most;
+    const spare = (top - bottom) * 0.08 || Math.abs(top) * 0.1 || 1;
+    return [least >= 0 && bottom - spare < 0 ? 0 : bottom - spare, top + spare];
   }
 
   function zoom(factor) {
-    const [from, to] = state.view;
-    const [least, most] = options.domain();
-    if (factor === Infinity) {
-      look_at(least, most);
-      return;
-    }
-    const place = state.at >= 0 ? options.where(state.at) : (from + to) / 2;
-    const centre = place >= from && place <= to ? place : (from + to) / 2;
-    const half = ((to - from) * factor) / 2;
-    look_at(centre - half, centre + half);
+    const plot = view.plot;
+    if (!plot) return;
+    const [least, most] = domain();
+    const { min, max } = plot.scales.x;
+    const centre = view.at >= 0 ? view.xs[view.at] : (min + max) / 2;
+    const half = factor ? Math.max(0.5, ((max - min) * factor) / 2) : most - least;
+    const [from, to] = [Math.max(least, centre - half), Math.min(most, centre + half)];
+    for (const each of uPlot.sync(isSteps ? "steps" : "time").plots) each.setScale("x", { min: from, max: to });
+    plot.setScale("x", { min: from, max: to });
   }
 
-  plot.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || !options.count()) return;
-    const page = Math.max(1, Math.round(options.count() / 10));
-    const at = Math.max(0, state.at);
-    const moves = {
-      ArrowRight: state.at + 1,
-      ArrowLeft: state.at - 1,
-      Home: 0,
-      End: options.count() - 1,
-      PageUp: at - page,
-      PageDown: at + page,
-      ArrowUp: options.vertical?.(at, true),
-      ArrowDown: options.vertical?.(at, false),
-      ...options.keys?.(event.key, at),
-    };
+  function move(to) {
+    const plot = view.plot;
+    if (!plot) return;
+    const index = Math.min(view.xs.length - 1, Math.max(0, to));
+    const x = view.xs[index];
+    if (x < plot.scales.x.min || x > plot.scales.x.max) {
+      const half = (plot.scales.x.max - plot.scales.x.min) / 2;
+      plot.setScale("x", { min: x - half, max: x + half });
+    }
+    plot.setCursor({ left: plot.valToPos(x, "x"), top: 10 }, true, true);
+    say(index);
+  }
+
+  holder.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !view.xs.length) return;
+    const last = view.xs.length - 1;
+    const page = Math.max(1, Math.round(view.xs.length / 10));
+    const at = view.at < 0 ? last : view.at;
+    const moves = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last, PageUp: at - page, PageDown: at + page, ...options.keys?.(at) };
     if (moves[event.key] !== undefined) move(moves[event.key]);
-    else if (state.view && (event.key === "+" || event.key === "=")) zoom(0.5);
-    else if (state.view && event.key === "-") zoom(2);
-    else if (state.view && event.key === "0") zoom(Infinity);
-    else if (options.enter && (event.key === "Enter" || event.key === " ")) options.enter(at);
+    else if (event.key === "+" || event.key === "=") zoom(0.5);
+    else if (event.key === "-") zoom(2);
+    else if (event.key === "0") zoom(0);
+    else if (options.click && (event.key === "Enter" || event.key === " ")) options.click(at);
     else return;
     event.preventDefault();
   });
 
-  const place = (event) => {
-    const box = canvas.getBoundingClientRect();
-    return [event.clientX - box.left, event.clientY - box.top];
+  const watch = new ResizeObserver(draw);
+  watch.observe(holder);
+  alive.add(view);
+  view.destroy = () => {
+    watch.disconnect();
+    view.plot?.destroy();
   };
-  plot.addEventListener("pointerdown", (event) => {
-    if (event.button === 0 && state.view && event.pointerType === "mouse") {
-      state.drag = [place(event)[0], place(event)[0]];
-      plot.setPointerCapture(event.pointerId);
-    }
-  });
-  plot.addEventListener("pointermove", (event) => {
-    const [x, y] = place(event);
-    if (state.drag) state.drag[1] = x;
-    const before = state.hover;
-    state.hover = options.hit(x, y, state);
-    if (before !== state.hover || state.drag) {
-      tell();
-      redraw();
-    }
-  });
-  plot.addEventListener("pointerleave", () => {
-    state.hover = -1;
-    tell();
-    redraw();
-  });
-  plot.addEventListener("pointercancel", () => {
-    state.drag = null;
-    redraw();
-  });
-  plot.addEventListener("pointerup", (event) => {
-    const drag = state.drag;
-    state.drag = null;
-    if (drag && Math.abs(drag[1] - drag[0]) > 6 && options.across) {
-      look_at(...drag.map((x) => options.across(x, state)).sort((a, b) => a - b));
-      return;
-    }
-    const index = options.hit(...place(event), state);
-    if (index >= 0) {
-      move(index);
-      if (options.enter && event.detail > 1) options.enter(index);
-    }
-  });
-  plot.addEventListener("focus", () => {
-    if (state.at < 0) move(0, true);
-  });
-  new ResizeObserver(redraw).observe(plot);
-  redraws.add(draw, plot);
-  tell();
-  return { element, plot, state, move, redraw, zoom, look_at, tell };
+  view.update = (xs, lines) => {
+    view.xs = xs;
+    view.data = [xs, ...lines];
+    if (view.plot) {
+      const isWhole = reset.hidden;
+      const { min, max } = view.plot.scales.x;
+      view.plot.setData(view.data, false);
+      const [least, most] = domain();
+      view.plot.setScale("x", isWhole ? { min: least, max: most } : { min, max });
+    } else draw();
+    if (view.at < 0 || view.at >= xs.length) say(null);
+  };
+  return view;
 }
 
-// Shortens a text to a width; the middle is removed, because names differ at their ends.
-function fitting(pen, text, room) {
-  if (pen.measureText(text).width <= room) return text;
-  const letters = [...text];
-  let [least, most] = [0, letters.length];
-  const cut = (kept) =>
-    `${letters.slice(0, Math.ceil(kept / 2)).join("")}…${letters.slice(letters.length - Math.floor(kept / 2)).join("")}`;
-  while (least < most) {
-    const middle = (least + most + 1) >> 1;
-    if (pen.measureText(cut(middle)).width <= room) least = middle;
-    else most = middle - 1;
-  }
-  return cut(least);
+function axisWidth(plot, values) {
+  return Math.max(44, 14 + 7 * Math.max(0, ...(values ?? []).map((text) => text.length)));
 }
 
-// Draws a horizontal axis with its grid lines.
-function drawAxis(pen, view, left, right, top, bottom, format) {
-  const marks = ticks(view[0], view[1], Math.max(2, (right - left) / 90));
-  const words = format(marks.step);
-  pen.strokeStyle = palette.line;
-  pen.fillStyle = palette.soft;
-  pen.lineWidth = 1;
-  for (const at of marks.at) {
-    const x = Math.round(left + ((at - view[0]) / (view[1] - view[0])) * (right - left)) + 0.5;
-    pen.beginPath();
-    pen.moveTo(x, top);
-    pen.lineTo(x, bottom);
-    pen.stroke();
-    const text = words(at);
-    const wide = pen.measureText(text).width;
-    pen.fillText(text, Math.min(right - wide, Math.max(left, x - wide / 2)), bottom + 14);
+function drawBand(plot, [low, high]) {
+  const { left, top, width, height } = plot.bbox;
+  const [from, to] = [high === null ? top : plot.valToPos(high, "y", true), low === null ? top + height : plot.valToPos(low, "y", true)];
+  const [upper, lower] = [Math.max(top, from), Math.min(top + height, to)];
+  if (lower <= upper) return;
+  plot.ctx.save();
+  plot.ctx.globalAlpha = 0.1;
+  plot.ctx.fillStyle = palette.green;
+  plot.ctx.fillRect(left, upper, width, lower - upper);
+  plot.ctx.restore();
+}
+
+// A small line without axes, as an image with a text.
+export function spark(values, text, { width = 96, height = 24, band = null, hue = "blue" } = {}) {
+  const known = values.filter((value) => value !== null);
+  if (known.length < 2) return make("span", { class: "spark" });
+  const ends = [...known, ...(band ?? []).filter((end) => end !== null && end >= Math.min(...known) && end <= Math.max(...known))];
+  const [least, most] = [Math.min(...ends), Math.max(...ends)];
+  const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
+  const x = (index) => 1 + (index / Math.max(1, values.length - 1)) * (width - 4);
+  const shape = (name, attributes) => {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    return element;
+  };
+  const svg = shape("svg", { class: `spark line-${hue}`, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": text });
+  if (band?.some((end) => end !== null)) {
+    const [low, high] = [band[0] ?? -Infinity, band[1] ?? Infinity];
+    const [top, bottom] = [Math.max(0, Math.min(height, y(high))), Math.max(0, Math.min(height, y(low)))];
+    svg.append(shape("rect", { class: "spark-band", x: 0, width, y: high === Infinity ? 0 : top, height: Math.max(0, (low === -Infinity ? height : bottom) - (high === Infinity ? 0 : top)) }));
   }
+  const points = values.map((value, index) => (value === null ? "" : `${x(index).toFixed(1)},${y(value).toFixed(1)}`)).filter(Boolean);
+  svg.append(shape("polyline", { points: points.join(" ") }));
+  const last = points.at(-1).split(",");
+  svg.append(shape("circle", { cx: last[0], cy: last[1], r: 2 }));
+  return svg;
+}
+
+// -- columns: all steps, stacked by phase or by cause --
+
+export const MOST_KEYS = 8;
+
+// The largest of some columns; the others are summed.
+export function largest(columns) {
+  const sums = Object.entries(columns).map(([key, values]) => [key, values.reduce((sum, value) => sum + value, 0)]);
+  const kept = sums.filter(([, sum]) => sum > 0).sort((a, b) => b[1] - a[1]);
+  if (kept.length <= MOST_KEYS) return kept.map(([key]) => [key, columns[key]]);
+  const rest = kept.slice(MOST_KEYS - 1).map(([key]) => columns[key]);
+  const other = rest[0].map((_, index) => rest.reduce((sum, values) => sum + values[index], 0));
+  return [...kept.slice(0, MOST_KEYS - 1).map(([key]) => [key, columns[key]]), ["other", other]];
+}
+
+// The height of the axis: that of the longest step, unless it would flatten the typical ones.
+export function usualLimit(heights) {
+  const known = heights.filter((value) => value > 0).sort((a, b) => a - b);
+  if (!known.length) return 1;
+  const [typical, most] = [known[Math.floor(known.length / 2)], known.at(-1)];
+  return most > 4 * typical ? Math.max(2.2 * typical, known[Math.floor(known.length * 0.9)] * 1.15) : most;
+}
+
+// Paints stacked columns into a chart. state: {parts: [[key, values]], heights, limit, style, marks}.
+export function paintColumns(plot, state) {
+  const pen = plot.ctx;
+  const ratio = window.devicePixelRatio || 1;
+  const { left, top, width, height } = plot.bbox;
+  const { min, max } = plot.scales.x;
+  const offset = plot.data[0][0];
+  const [from, to] = [Math.max(0, Math.ceil(min - offset)), Math.min(state.heights.length - 1, Math.floor(max - offset))];
+  const slot = width / (max - min);
+  const each = Math.max(1, Math.ceil(3 * ratio / slot));
+  const y = (value) => plot.valToPos(Math.min(value, state.limit * 1.04), "y", true);
+  const gap = slot * each > 10 * ratio ? Math.min(4 * ratio, slot * 0.14) : 0;
+  const wide = Math.min(96 * ratio, slot * each - gap);
+  pen.save();
+  [pen.textAlign, pen.textBaseline] = ["left", "alphabetic"];
+  pen.beginPath();
+  pen.rect(left, 0, width, top + height);
+  pen.clip();
+  for (let begin = from - (from % each); begin <= to; begin += each) {
+    const end = Math.min(state.heights.length, begin + each);
+    const mean = (values) => values.slice(begin, end).reduce((sum, value) => sum + value, 0) / (end - begin);
+    const at = plot.valToPos(offset + (begin + end - 1) / 2, "x", true) - wide / 2;
+    let base = 0;
+    for (const [key, values] of state.parts) {
+      const part = mean(values);
+      pen.fillStyle = wide > 6 * ratio ? fill(pen, state.style(key)) : palette[state.style(key)[0]];
+      pen.fillRect(at, y(base + part), wide, Math.max(0, y(base) - y(base + part)));
+      base += part;
+    }
+    const tallest = Math.max(...state.heights.slice(begin, end));
+    if (each > 1 && tallest > base) {
+      pen.fillStyle = palette.soft;
+      pen.fillRect(at + wide / 2 - ratio / 2, y(tallest), ratio, y(base) - y(tallest));
+    }
+    if (tallest > state.limit * 1.04) drawBreak(pen, { at, wide, ratio, y: y(state.limit) + 12 * ratio, text: seconds(tallest), right: left + width });
+    const marks = Array.from({ length: end - begin }, (_, index) => state.marks.get(begin + index)).filter(Boolean);
+    const mark = ["failed", "held", "slow"].find((word) => marks.includes(word));
+    if (mark) drawMark(pen, at + wide / 2, y(Math.min(tallest, state.limit)) - 3 * ratio, ratio, mark);
+  }
+  for (const event of state.events ?? []) {
+    const x = Math.min(left + width - 2 * ratio, Math.round(plot.valToPos(offset + event.at, "x", true)));
+    pen.fillStyle = palette.bad;
+    pen.fillRect(x, top, 1.5 * ratio, height);
+    pen.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+    const wideText = pen.measureText(event.kind).width;
+    pen.fillText(event.kind, Math.min(x + 4 * ratio, left + width - wideText - 2), top + 11 * ratio);
+  }
+  pen.restore();
+}
+
+function drawMark(pen, x, y, ratio, word) {
+  const size = 4.5 * ratio;
+  pen.fillStyle = word === "failed" ? palette.bad : palette.finding;
+  pen.beginPath();
+  if (word === "failed") {
+    pen.rect(x - size, y - 2 * size, 2 * size, 2 * size);
+  } else {
+    pen.moveTo(x - size, y - 1.6 * size);
+    pen.lineTo(x + size, y - 1.6 * size);
+    pen.lineTo(x, y);
+  }
+  pen.fill();
+}
+
+// A gap across a column that is higher than the axis, and its value.
+function drawBreak(pen, { at, wide, ratio, y, text, right }) {
+  const slope = Math.min(4 * ratio, wide / 3);
+  pen.strokeStyle = palette.paper;
+  pen.lineWidth = 3 * ratio;
+  pen.beginPath();
+  pen.moveTo(at - ratio, y + 8 * ratio + slope);
+  pen.lineTo(at + wide + ratio, y + 8 * ratio - slope);
+  pen.stroke();
+  pen.font = `600 ${11 * ratio}px system-ui, sans-serif`;
+  const measured = pen.measureText(text).width;
+  if (measured > 3 * wide) return;
+  const x = Math.max(at, Math.min(at + (wide - measured) / 2, right - measured - 4 * ratio));
+  pen.fillStyle = palette.paper;
+  pen.fillRect(x - 3 * ratio, y - 11 * ratio, measured + 6 * ratio, 14 * ratio);
+  pen.fillStyle = palette.ink;
+  pen.fillText(text, x, y);
 }

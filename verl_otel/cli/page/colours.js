@@ -1,46 +1,34 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Colours and patterns. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
-// 3:1; page.css holds them. No information is conveyed by colour alone: kinds of one hue differ in pattern, and every part has a text.
-// KINDS and CAUSES, the looks of kinds of work and of causes of GPU time, stand before this script: assembly.py makes them.
+// Colours. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by 3:1; app.css holds them.
+// A hue means one thing on all pages: green generation, blue training, sky log-probabilities, orange reward, vermillion tools and what blocks,
+// purple weights and validation, grey waiting. Things of one hue differ in pattern; nothing is conveyed by colour alone.
+
+import { looks } from "./source.js";
 
 const PHASES = {
   gen: ["green", "solid"],
   update_actor: ["blue", "solid"],
-  old_log_prob: ["sky", "solid"],
-  ref: ["purple", "solid"],
-  reward: ["orange", "rising"],
-  values: ["sky", "rising"],
   update_critic: ["blue", "rising"],
-  adv: ["yellow", "dots"],
-  update_weights: ["vermillion", "rising"],
+  old_log_prob: ["sky", "solid"],
+  ref: ["sky", "rising"],
+  values: ["sky", "dots"],
+  adv: ["yellow", "solid"],
+  reward: ["orange", "solid"],
+  update_weights: ["purple", "solid"],
   save_checkpoint: ["purple", "rising"],
   testing: ["purple", "dots"],
   submit: ["grey", "rising"],
   "no phase": ["grey", "solid"],
   other: ["grey", "dots"],
 };
-
-// Other phases take the remaining styles in the order of their occurrence.
-const SPARE = [
-  ["orange", "solid"],
-  ["vermillion", "solid"],
-  ["yellow", "solid"],
-  ["sky", "dots"],
-  ["green", "rising"],
-  ["orange", "dots"],
-  ["blue", "dots"],
-  ["vermillion", "dots"],
-  ["green", "dots"],
-  ["yellow", "rising"],
-  ["sky", "level"],
-  ["purple", "cross"],
-];
+// Other phases take these in the order of their occurrence.
+const SPARE = [["vermillion", "solid"], ["orange", "rising"], ["yellow", "rising"], ["blue", "dots"], ["green", "rising"], ["vermillion", "rising"]];
 const given = new Map();
 
-const look = {
-  kind: (key) => KINDS[key] ?? KINDS.unknown,
-  cause: (key) => CAUSES[key] ?? CAUSES.unknown,
+export const look = {
+  kind: (key) => (Object.hasOwn(looks.kinds, key) ? looks.kinds[key] : looks.kinds.unknown),
+  cause: (key) => (Object.hasOwn(looks.causes, key) ? looks.causes[key] : key === "other" ? ["grey", "dots", "other"] : looks.causes.unknown),
   phase(key) {
     if (Object.hasOwn(PHASES, key)) return [...PHASES[key], key];
     if (!given.has(key)) given.set(key, SPARE[given.size % SPARE.length]);
@@ -48,60 +36,43 @@ const look = {
   },
 };
 
+export const LINES = [["blue", []], ["vermillion", [6, 3]], ["green", [2, 3]], ["purple", [8, 2, 2, 2]], ["orange", [4, 4]], ["sky", []], ["grey", [6, 3]], ["yellow", []]];
+
 // The colours of the style sheet; read again when the scheme changes.
-let palette = {};
-let tiles = new Map();
-function readPalette() {
+export const palette = {};
+export function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey"];
-  palette = Object.fromEntries(
-    [...names, "ink", "soft", "line", "paper", "mark"].map((variable) => [
-      variable,
-      style.getPropertyValue(`--${variable}`).trim(),
-    ]),
-  );
-  tiles = new Map();
+  const names = ["blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey", "ink", "soft", "line", "paper", "accent", "finding", "bad"];
+  for (const name of names) palette[name] = style.getPropertyValue(`--${name}`).trim();
+  tiles.clear();
 }
 
-// Returns the fill of an area: the hue, with lines or dots in the background colour.
-function fill(context, [hue, pattern]) {
-  const ratio = window.devicePixelRatio || 1;
-  const key = `${hue} ${pattern} ${ratio}`;
-  if (!tiles.has(key)) tiles.set(key, pattern === "solid" ? palette[hue] : tile(hue, pattern, ratio));
-  const cached = tiles.get(key);
-  if (typeof cached === "string") return cached;
-  const canvasPattern = context.createPattern(cached, "repeat");
-  canvasPattern.setTransform(new DOMMatrix().scale(1 / ratio));
-  return canvasPattern;
+const tiles = new Map();
+// The fill of an area on a canvas: the hue, with lines or dots in the background colour.
+export function fill(pen, [hue, pattern]) {
+  if (pattern === "solid") return palette[hue];
+  const key = `${hue} ${pattern}`;
+  if (!tiles.has(key)) tiles.set(key, makeTile(hue, pattern));
+  return pen.createPattern(tiles.get(key), "repeat");
 }
 
-function tile(hue, pattern, ratio) {
-  const size = 6;
+function makeTile(hue, pattern) {
+  const size = Math.round(6 * (window.devicePixelRatio || 1));
   const canvas = document.createElement("canvas");
-  canvas.width = canvas.height = Math.round(size * ratio);
+  canvas.width = canvas.height = size;
   const pen = canvas.getContext("2d");
-  pen.scale(canvas.width / size, canvas.height / size);
   pen.fillStyle = palette[hue];
   pen.fillRect(0, 0, size, size);
   pen.strokeStyle = pen.fillStyle = palette.paper;
-  pen.lineWidth = 1.2;
+  pen.lineWidth = size / 5;
   pen.beginPath();
-  const slant = (from, to) =>
-    [-size, 0, size].forEach((by) => {
-      pen.moveTo(by, from);
-      pen.lineTo(by + size, to);
-    });
-  if (pattern === "rising" || pattern === "cross") slant(size, 0);
-  if (pattern === "cross") slant(0, size);
-  if (pattern === "level") {
-    pen.moveTo(0, size / 2);
-    pen.lineTo(size, size / 2);
+  if (pattern === "dots") pen.arc(size / 2, size / 2, size / 5, 0, 7);
+  else if (pattern === "level") pen.rect(0, size / 2, size, size / 6);
+  for (const by of [-size, 0, size]) {
+    if (pattern === "rising" || pattern === "cross") [pen.moveTo(by, size), pen.lineTo(by + size, 0)];
+    if (pattern === "cross") [pen.moveTo(by, 0), pen.lineTo(by + size, size)];
   }
-  pen.stroke();
-  if (pattern === "dots") {
-    pen.beginPath();
-    pen.arc(size / 2, size / 2, 1.2, 0, 7);
-    pen.fill();
-  }
+  if (pattern === "dots" || pattern === "level") pen.fill();
+  else pen.stroke();
   return canvas;
 }

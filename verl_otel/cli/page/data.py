@@ -1,115 +1,262 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts an explanation to the compact data of a page: columns for all steps, full detail for as many as fit."""
+"""The documents that the page shows: the live page asks for them below ``/api``, the file of a report holds them.
+
+Their keys are stable, and described in ``docs/reference/live-page.md``. All text in them is safe to show; unknown numbers are null.
+"""
 
 from __future__ import annotations
 
-import json
 import math
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from verl_otel._internal import printable
-from verl_otel.analysis import scalars, step_lengths
-from verl_otel.analysis.gpu import accounting
-from verl_otel.analysis.model import Activity, DeviceTime, Explanation, Segment, Series, Step, Trajectory
+from verl_otel.analysis import comparison, indicators, scalars, step_lengths
+from verl_otel.analysis.findings import find_of_step, find_rest
+from verl_otel.analysis.levers.ranking import find_levers
+from verl_otel.analysis.model import Activity, Explanation, OpenSpan, Segment, Series, Step, Trajectory, Verdict
+from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.analysis.verdicts.judge import sum_savings
-from verl_otel.cli import formatting, headlines
+from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
+from verl_otel.cli.documents.base import fill, to_plain
+from verl_otel.cli.documents.compare import make_compare
+from verl_otel.cli.documents.explain import make_explain, make_step
+from verl_otel.cli.documents.levers import make_levers
+from verl_otel.cli.documents.report import Part
+from verl_otel.cli.levers import REPLAYED_ITEMS, choose, describe_interval
+from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
-from verl_otel.semconv.metric_names import TRAINING_STEP
+from verl_otel.semconv.metric_names import SCALAR_PREFIX, TRAINING_STEP
 
-BUDGET: Final = 4_700_000
-"""Maximum bytes of all data; step details take what remains."""
-DETAILS: Final = 2_400_000
-"""Maximum bytes of step details."""
-KEYS: Final = 12
-"""Number of phases and of path groups with their own column; the others share one."""
-VALIDATIONS: Final = 1_000
-TRAJECTORIES: Final = 50
-DEVICES: Final = 128
+MAX_STEPS: Final = 20_000
+"""Steps of one answer."""
+MAX_OPEN: Final = 50
+MAX_KEYS: Final = 40
+"""Phases, and causes of GPU time."""
+MAX_SERIES: Final = 1_000
+LISTED: Final = 200
+UNSETTLED: Final = 3
+"""The last steps may change: their GPU time becomes known with the next ones."""
+SEGMENTS: Final = 400
+"""Maximum parts of one critical path."""
+ACTIVITIES: Final = 160
+"""Maximum activities of one trajectory."""
+SPARK: Final = 60
+"""Points of a small line."""
+_SCALARS: Final = {
+    "mean reward": ("critic.rewards.mean", "critic.score.mean"),
+    "policy KL": ("actor.ppo_kl",),
+    "policy loss": ("actor.pg_loss",),
+    "response length": ("response_length.mean",),
+}
+"""Scalars of verl that the core indicators are about."""
 
 
-def build(run: Explanation) -> dict[str, Any]:
-    """Return the data of a page, of a bounded size."""
-    names = Names()
-    chosen = choose_rows(run.steps)
-    steps = [run.steps[index] for index in chosen]
-    labels = {trajectory.trace_id: trajectory.label for trajectory in run.slowest}
-    data = {
-        "id": printable.show(run.run_id),
-        "start": run.start_ns // 1_000_000,
-        "end": run.end_ns // 1_000_000,
-        "all": len(run.steps),
-        "kept": len(chosen),
-        "gpu": run.has_gpu,
-        "steps": {**_columns(steps, run.start_ns), **_marks(run.steps, steps)},
-        "causes": [[name, cause.state] for name, cause in GPU_CAUSES.items()],
-        "verdicts": of_verdicts(steps, run.steps),
-        "stragglers": of_stragglers(run.steps),
-        "blind": of_blind_spots(run.steps),
-        "cost": _cost(run),
-        "validations": [
-            [number, (start - run.start_ns) // 1_000_000, (end - start) // 1_000_000]
-            for number, start, end in run.validations[:VALIDATIONS]
+# -- one run --
+
+
+def describe_run(run: Explanation) -> dict[str, Any]:
+    """Return what the page of a run shows besides its steps, scalars and log lines."""
+    explained = make_explain(run, ())
+    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
+    levers = levers._replace(levers=tuple(choose(levers.levers)))
+    described: dict[str, Any] = {
+        "id": run.run_id,
+        "state": run.state or "no end seen",
+        "headline": [line for line in formatting.headline(run) if line],
+        "start": run.start_ns / 1e9,
+        "end": run.end_ns / 1e9,
+        "counts": explained.counts,
+        "steps": len(run.steps),
+        "planned": find_planned(run.manifest),
+        "has_gpu": run.has_gpu,
+        "findings": list_findings(run),
+        "held": wording.describe_held(run.steps) if any(step.verdicts for step in run.steps) else "",
+        "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
+        "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
+        "progress": explained.progress,
+        "learning": to_plain(explained)["findings"],
+        **_list_indicators(run),
+        "last_step": describe_last(run),
+        "open": _list_open(run),
+        "unfinished": [
+            {
+                "process": entry.process.label,
+                "dead": entry.dead,
+                "silent": entry.silent,
+                "work": [{"name": work.span.name, "age": work.age} for work in entry.work[:30]],
+            }
+            for entry in run.completeness.unfinished[:LISTED]
         ],
-        "devices": of_devices(run.devices, names, DEVICES),
-        "slowest": [of_trajectory(trajectory, trajectory.start_ns, names) for trajectory in run.slowest[:TRAJECTORIES]],
-        "events": of_events(run),
-        "unfinished": of_unfinished(run),
-        "scalars": _scalars(run.series, run.start_ns),
-        "facts": [
-            [printable.show(key), printable.show(value)] for key, value in run.manifest.items() if key != "attempts"
+        "slowest": [describe_trajectory(trajectory, trajectory.start_ns) for trajectory in run.slowest],
+        "events": [
+            {**event, "time": source.time_ns / 1e9, "resolved": "resolved" in source.detail}
+            for event, source in zip(to_plain(explained)["events"][-LISTED:], run.events[-LISTED:], strict=True)
         ],
+        "validations": [[number, begin / 1e9, (end - begin) / 1e9] for number, begin, end in run.validations[:1000]],
+        "whole": to_plain(explained.run),
+        "gpu": _by_cause(run),
+        "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu))
+        if explained.run.cost
+        else [],
+        "levers": [
+            {**to_plain(lever), "interval": describe_interval(source)}
+            for lever, source in zip(make_levers(run, levers).levers, levers.levers, strict=True)
+        ],
+        "missing": _list_missing(run),
+        "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
+        "samples": rollouts.has_folder(run.manifest),
+        "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:MAX_SERIES],
     }
-    room = min(DETAILS, BUDGET - len(encode(data)))
-    data["details"] = _details(steps, names, labels, room)
-    data["names"] = names.texts()
-    return data
+    return dict(clean(described))
 
 
-def encode(data: Any) -> str:
-    """Return JSON that is safe in a script element: ASCII, without characters that could end the element or start a comment."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _find_places(run: Explanation, chosen: Iterable[Step]) -> list[int]:
+    """Return the indexes of some steps of a run."""
+    wanted = set(map(id, chosen))
+    return [index for index, step in enumerate(run.steps) if id(step) in wanted]
 
 
-def _columns(steps: Sequence[Step], begin_ns: int) -> dict[str, Any]:
-    """Return one list per column. Times are integers in units of ``1 / unit`` seconds: finer in runs of few steps."""
-    unit = 1000 if len(steps) > 2000 else 1_000_000  # noqa: PLR2004 - above that, microseconds take too much room
+def find_planned(manifest: Mapping[str, Any]) -> int | None:
+    """Return the number of steps that the newest training of a run has planned; None if it is unknown."""
+    status = manifest.get("status")
+    trainings = status.get("trainings") if isinstance(status, Mapping) else None
+    newest = trainings[-1] if isinstance(trainings, list) and trainings else None
+    planned = newest.get("total_steps") if isinstance(newest, Mapping) else None
+    return planned if isinstance(planned, int) and planned > 0 else None
 
-    def units(seconds: float) -> int:
-        return round(seconds * unit)
 
-    gpu_columns = [gpu_seconds(step) for step in steps]
+def list_findings(run: Explanation) -> list[dict[str, Any]]:
+    """Return the first lines of a run: the first one says whether it needs somebody."""
+    return [
+        {
+            "step": line.step.number if line.step else None,
+            "index": next((index for index, step in enumerate(run.steps) if step is line.step), None),
+            "text": line.text,
+            "next": line.advice,
+            "saved": line.saved,
+            "is_finding": line.is_finding,
+        }
+        for line in headlines.find_headlines(run)
+    ]
+
+
+def _list_indicators(run: Explanation) -> dict[str, Any]:
+    profile, found = indicators.find(run)
+    known = {series.name for series in run.series if not series.labels}
+    rows = []
+    for one in found:
+        keys = (SCALAR_PREFIX + key for key in _SCALARS.get(one.name, ()))
+        rows.append({**one._asdict(), "scalar": next((key for key in keys if key in known), None)})
+    return {"profile": profile, "indicators": rows}
+
+
+def describe_last(run: Explanation) -> dict[str, Any] | None:
+    """Return the number and the verdicts of the last step; None before one has ended."""
+    if not run.steps:
+        return None
+    step = run.steps[-1]
     return {
-        "unit": unit,
-        "number": [step.number for step in steps],
-        "start": [(step.start_ns - begin_ns) // 1_000_000 for step in steps],
-        "seconds": [units(step.seconds) for step in steps],
-        "failed": [[index, end] for index, step in enumerate(steps) if (end := formatting.end_of(step))],
-        "phases": _stack([phase_seconds(step) for step in steps], units),
-        "groups": _stack([{(kind, name): nanos / 1e9 for kind, name, nanos in step.groups} for step in steps], units),
-        "gpu": _stack(
-            gpu_columns,
-            units,
-            keys=[cause for cause in GPU_CAUSES if any(cause in column for column in gpu_columns)],
+        "number": step.number,
+        "seconds": step.seconds,
+        "failed": formatting.end_of(step),
+        "verdicts": [headlines.verdict_line(verdict) for verdict in step.verdicts[:5]],
+    }
+
+
+def _price(cost: Any) -> tuple[float, int, dict[str, int]]:
+    return cost.gpu_seconds, cost.trained_tokens, cost.wasted_tokens
+
+
+def _by_cause(run: Explanation) -> dict[str, float]:
+    """Return the device seconds of the whole run by cause, in the order of the causes."""
+    total: Counter[str] = Counter()
+    for device in run.devices:
+        total.update({cause: device.gpus * nanos for cause, nanos in device.nanoseconds.items()})
+    return {cause: total[cause] / 1e9 for cause in GPU_CAUSES if total.get(cause)}
+
+
+def find_productive(run: Explanation) -> float | None:
+    """Return the share of the device time of a run in which devices trained or generated; None if it is unknown."""
+    causes = _by_cause(run)
+    total = sum(causes.values())
+    return (
+        sum(value for cause, value in causes.items() if GPU_CAUSES[cause].state == "productive") / total
+        if total
+        else None
+    )
+
+
+def _list_missing(run: Explanation) -> list[str]:
+    return [
+        *run.missing,
+        *filter(None, [formatting.orphans(run)]),
+        *(
+            f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, "
+            f"give or take {printable.seconds(doubt)}; times are corrected by it"
+            for host, ahead, doubt in run.offsets
         ),
-        "saved": [units(sum_savings(step)) for step in steps],
-        "members": [step.members or len(step.trajectories) for step in steps],
-        "quantiles": [[units(value) for value in step.quantiles] for step in steps],
-        "gpu_seconds": [round(step.cost.gpu_seconds, 2) if step.cost else None for step in steps],
-        "trained": [step.cost.trained_tokens if step.cost else None for step in steps],
+    ]
+
+
+def _list_open(run: Explanation) -> list[dict[str, Any]]:
+    """Return the open spans without a parent, the oldest first: the current step, and trajectories under way."""
+    spans = [work for entry in run.completeness.unfinished for work in entry.work if not work.span.parent_id]
+    spans.sort(key=lambda work: (work.span.name == TRAJECTORY, -work.age))
+    return [_describe_open(work) for work in spans[:MAX_OPEN]]
+
+
+def _describe_open(work: OpenSpan) -> dict[str, Any]:
+    number = work.span.attributes.get(attr.STEP_NUMBER)
+    return {
+        "name": work.span.name,
+        "age": round(work.age, 1),
+        "last_child": work.last_child,
+        "step": number if isinstance(number, int) else None,
+        "uid": work.span.attributes.get(attr.SAMPLE_UID, ""),
     }
 
 
-def _marks(steps: Sequence[Step], rows: Sequence[Step]) -> dict[str, list[int]]:
-    """Return the rows of steps that contain start-up, and of slow steps without a verdict."""
-    starting = {step.trace_id for step in step_lengths.find_start_up(steps)}
-    unexplained = {step.trace_id for step in step_lengths.find_unexplained(steps)}
+# -- its steps --
+
+
+def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
+    """Return the steps from one index on, in columns.
+
+    Args:
+        run: What is known of the run.
+        first: Index of the first step that is wanted.
+    """
+    steps = run.steps[first : first + MAX_STEPS]
+    phases, gpu = _Columns(len(steps)), _Columns(len(steps))
+    for index, step in enumerate(steps):
+        phases.add(index, phase_seconds(step))
+        gpu.add(index, gpu_seconds(step))
     return {
-        "start_up": [index for index, step in enumerate(rows) if step.trace_id in starting],
-        "unexplained": [index for index, step in enumerate(rows) if step.trace_id in unexplained],
+        "first": first,
+        "all": len(run.steps),
+        "settled": max(0, min(first + len(steps), len(run.steps) - UNSETTLED)),
+        "number": [step.number for step in steps],
+        "start": [round(step.start_ns / 1e9, 3) for step in steps],
+        "seconds": [round(step.seconds, 4) for step in steps],
+        "failed": [formatting.end_of(step) for step in steps],
+        "verdicts": [len(step.verdicts) for step in steps],
+        "saved": [round(sum_savings(step), 4) for step in steps],
+        "phases": phases.rounded(),
+        "gpu": gpu.rounded(),
+        "held": [
+            {
+                "index": first + index,
+                "saved": round(verdict.saved, 4),
+                "text": printable.show(headlines.verdict_line(verdict), formatting.SENTENCE),
+                "next": printable.show(advice.advise(run, verdict), formatting.SENTENCE),
+            }
+            for index, step in enumerate(steps)
+            for verdict in step.verdicts
+        ][-MAX_SERIES:],
     }
 
 
@@ -127,181 +274,187 @@ def gpu_seconds(step: Step) -> dict[str, float]:
     return {cause: nanos / 1e9 for cause, nanos in total.items() if nanos}
 
 
-def _stack(
-    rows: Sequence[dict[Any, float]], units: Callable[[float], int], keys: Iterable[Any] | None = None
-) -> dict[str, Any]:
-    """Return stacked columns; the smallest keys share the last column."""
-    sums: Counter[Any] = Counter()
-    for row in rows:
-        sums.update(row)
-    first = {key: place for place, key in reversed(list(enumerate(key for row in rows[:50] for key in row)))}
-    largest = [key for key, _ in sums.most_common(KEYS)] if keys is None else list(keys)
-    kept = largest if keys is not None else sorted(largest, key=lambda key: (key == "no phase", first.get(key, 1e9)))
-    own = set(kept)
-    rest = [sum(value for key, value in row.items() if key not in own) for row in rows]
-    shown = [printable.show(key) if isinstance(key, str) else [printable.show(part) for part in key] for key in kept]
-    columns = [[units(row.get(key, 0.0)) for row in rows] for key in kept]
-    if any(rest):
-        shown.append("other" if not kept or isinstance(kept[0], str) else ["other", ""])
-        columns.append([units(value) for value in rest])
-    return {"keys": shown, "columns": columns}
+class _Columns:
+    """One column of sums for each of a bounded number of keys.
+
+    Args:
+        count: Number of rows.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._columns: dict[str, array[float]] = {}
+
+    def add(self, index: int, row: Mapping[str, float]) -> None:
+        """Add the values of a row."""
+        for key, value in row.items():
+            column = self._columns.get(key)
+            if column is None:
+                if len(self._columns) >= MAX_KEYS:
+                    continue
+                column = self._columns[key] = array("d", bytes(8 * self._count))
+            column[index] += value
+
+    def rounded(self) -> dict[str, array[float]]:
+        """Return the columns, by keys that are safe to show."""
+        return {
+            printable.show(key): array("d", (round(value, 4) for value in column))
+            for key, column in self._columns.items()
+        }
 
 
-def _cost(run: Explanation) -> dict[str, Any] | None:
-    """Return the token cost of the whole run; None if unknown."""
-    price = accounting.sum_costs(run.steps, run.unused)
-    if price is None:
-        return None
-    wasted = sorted(price.wasted_tokens.items(), key=lambda item: -item[1])
+def describe_step(run: Explanation, index: int, rest: float | None = None) -> dict[str, Any]:
+    """Return a step as ``verl-otel explain --json`` does, with what the page of a step adds: its trajectories, and sentences.
+
+    Args:
+        run: What is known of the run.
+        index: Index of the step.
+        rest: What `find_rest` returns for it; None: it is computed.
+    """
+    step = run.steps[index]
+    names = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
+    rest = find_rest(run.steps, step) if rest is None else rest
+    document = make_step(run, step._replace(path=shorten(step.path)), rest)
+    described = {
+        **to_plain(document),
+        "index": index,
+        "sentences": [
+            {
+                "text": wording.describe_cause(finding.cause),
+                "saved": finding.seconds,
+                "next": advice.advise(run, finding.cause),
+                "is_finding": isinstance(finding.cause, Verdict),
+            }
+            for finding in find_of_step(step)
+        ],
+        "shorter": list(wording.describe_savings(step.savings, step.seconds)),
+        "late": list(map(wording.describe_straggler, step.stragglers[:50])),
+        "labels": {f"{trace_id:032x}": label for trace_id, label in names.items()},
+        "parts": len(step.path),
+        "members": step.members or len(step.trajectories),
+        "quantiles": step.quantiles,
+        "gpu_seconds": gpu_seconds(step),
+        "trajectories": [
+            describe_trajectory(trajectory, step.start_ns)
+            for trajectory in sorted(step.slowest, key=lambda trajectory: -trajectory.end_ns)
+        ],
+    }
+    return dict(clean(described))
+
+
+def describe_trajectory(trajectory: Trajectory, begin_ns: int) -> dict[str, Any]:
+    """Return a trajectory with its turns and tools.
+
+    Args:
+        trajectory: The trajectory.
+        begin_ns: What ``after`` of it and of its parts counts from.
+    """
+
+    def place(part: Segment | Activity) -> dict[str, Any]:
+        return {
+            "after": (part.start_ns - begin_ns) / 1e9,
+            "seconds": (part.end_ns - part.start_ns) / 1e9,
+            "kind": part.kind,
+            "name": part.name,
+            "process": part.instance,
+            "turn": part.turn,
+        }
+
     return {
-        "gpu_seconds": finite(price.gpu_seconds),
-        "trained": price.trained_tokens,
-        "generated": price.generated_tokens,
-        "wasted": [[printable.show(reason), count] for reason, count in wasted if count],
+        "trace_id": f"{trajectory.trace_id:032x}",
+        "label": trajectory.label,
+        "uid": trajectory.uid,
+        "rollout_index": trajectory.rollout_index,
+        "step": trajectory.step,
+        "after": (trajectory.start_ns - begin_ns) / 1e9,
+        "seconds": trajectory.seconds,
+        "turns": trajectory.turns,
+        "tokens": [trajectory.prompt_tokens, trajectory.response_tokens],
+        "score": trajectory.score,
+        "failed": trajectory.failed,
+        "validate": trajectory.validate,
+        "whole": trajectory.whole,
+        "outcome": trajectory.outcome,
+        "finish": trajectory.finish,
+        "process": trajectory.instance,
+        "parts": [to_plain(fill(Part, part)) for part in trajectory.parts],
+        "path": [place(segment) for segment in shorten(trajectory.path, ACTIVITIES)],
+        "activities": [
+            {**place(activity), "failed": activity.failed} for activity in choose_longest(trajectory.activities)
+        ],
     }
 
 
-def _scalars(series: Sequence[Series], begin_ns: int) -> dict[str, Any]:
-    """Return the series; equal time axes are shared. A series is over steps where the steps of its times are known."""
-    steps = scalars.find_steps(series)
-    shown = [scalar for scalar in series if scalar.values and scalar.name != TRAINING_STEP][:1000]
-    limit = max(40, min(250, POINTS // max(1, len(shown))))
-    axes: dict[tuple[Any, ...], int] = {}
-    lines = []
-    for scalar in shown:
-        is_over_steps, xs = scalars.find_axis(scalar, steps, begin_ns)
-        at, values = thin(xs, scalar.values, limit)
-        axis = axes.setdefault((is_over_steps, *(finite(x) or 0 for x in at)), len(axes))
-        labels = ", ".join(f"{key}={value}" for key, value in scalar.labels)
-        odd = sum(not math.isfinite(value) for value in scalar.values)
-        lines.append([printable.show(scalar.name), printable.show(labels), axis, odd, len(scalar.values), *values])
-    return {"axes": [list(axis) for axis in axes], "lines": lines}
-
-
-def _details(steps: Sequence[Step], names: Names, labels: dict[int, str], room: int) -> dict[str, Any]:
-    """Return as many steps as fit: the most relevant ones with full detail, as many again in brief."""
-    details: dict[str, Any] = {}
-    level, half = WHOLE, room / 2
-    for index in most_wanted(steps):
-        step_data = of_step(steps[index], names, labels, level)
-        size = len(encode(step_data)) + 12
-        if level is WHOLE and room - size < half and len(details) + 1 < len(steps):
-            level = BRIEF
-        if room < size:
-            break
-        room -= size
-        details[str(index)] = step_data
-    return details
-
-
-# -- A long run is reduced to what fits into a page. Sums are preserved: short parts are merged --
-
-SEGMENTS: Final = 300
-"""Maximum parts of one critical path."""
-ACTIVITIES: Final = 120
-"""Maximum activities of one trajectory."""
-ROWS: Final = 12_000
-"""Maximum steps in the overview."""
-POINTS: Final = 30_000
-"""Maximum points of all scalars together."""
-
-
-class PathPart(NamedTuple):
-    """A part of a shortened path: its longest segment, its start and end, and the number of merged segments."""
-
-    segment: Segment
-    start_ns: int
-    end_ns: int
-    parts: int
-
-
-def shorten(path: Sequence[Segment], limit: int = SEGMENTS) -> list[PathPart]:
-    """Return a path of at most ``limit`` parts with the same ends and no gap: short neighbours become one part.
+def shorten(path: Sequence[Segment], limit: int = SEGMENTS) -> tuple[Segment, ...]:
+    """Return a path of at most ``limit`` segments with the same ends and no gap: short neighbours become one.
 
     The longest segments stay unchanged; adjacent others are merged under the name of the longest of them.
     """
     if len(path) <= limit:
-        return [PathPart(segment, segment.start_ns, segment.end_ns, 1) for segment in path]
+        return tuple(path)
     by_length = sorted(range(len(path)), key=lambda index: path[index].start_ns - path[index].end_ns)
     whole = set(by_length[: (limit - 1) // 2])  # between n of them are at most n + 1 groups of others
-    kept: list[PathPart] = []
+    kept: list[Segment] = []
     neighbours: list[Segment] = []
     for index, segment in enumerate(path):
         if index in whole:
-            kept += _together(neighbours)
-            kept.append(PathPart(segment, segment.start_ns, segment.end_ns, 1))
+            kept += [*_join(neighbours), segment]
             neighbours = []
         else:
             neighbours.append(segment)
-    return kept + _together(neighbours)
+    return (*kept, *_join(neighbours))
 
 
-def _together(neighbours: Sequence[Segment]) -> list[PathPart]:
+def _join(neighbours: Sequence[Segment]) -> list[Segment]:
     if not neighbours:
         return []
-    choose_longest = max(neighbours, key=lambda segment: segment.end_ns - segment.start_ns)
-    return [PathPart(choose_longest, neighbours[0].start_ns, neighbours[-1].end_ns, len(neighbours))]
+    longest = max(neighbours, key=lambda segment: segment.end_ns - segment.start_ns)
+    return [longest._replace(start_ns=neighbours[0].start_ns, end_ns=neighbours[-1].end_ns)]
 
 
-def choose_longest(activities: Sequence[Activity], limit: int) -> list[Activity]:
+def choose_longest(activities: Sequence[Activity], limit: int = ACTIVITIES) -> list[Activity]:
     """Return the longest activities in their order; they overlap, so they cannot be merged."""
-    if len(activities) <= limit:
-        return list(activities)
-    chosen = sorted(range(len(activities)), key=lambda index: activities[index].start_ns - activities[index].end_ns)
-    return [activities[index] for index in sorted(chosen[:limit])]
+    order = sorted(range(len(activities)), key=lambda index: activities[index].start_ns - activities[index].end_ns)
+    return [activities[index] for index in sorted(order[:limit])]
 
 
-def choose_rows(steps: Sequence[Step], limit: int = ROWS) -> list[int]:
-    """Return the indexes of the steps with their own row: all, or the slowest of adjacent ones."""
-    width = max(1, math.ceil(len(steps) / limit))
-    starts = range(0, len(steps), width)
-    return [max(range(at, min(at + width, len(steps))), key=lambda index: steps[index].seconds) for at in starts]
+# -- its scalars --
 
 
-def most_wanted(steps: Sequence[Step]) -> Iterable[int]:
-    """Yield the steps in the order of relevance: failed, delayed and slow ones, interleaved with evenly spread ones."""
-    order = sorted(
-        range(len(steps)),
-        key=lambda index: (
-            not steps[index].path,  # without a path there is little detail
-            not steps[index].failed,
-            -max((verdict.saved for verdict in steps[index].verdicts), default=0.0),
-            -steps[index].seconds,
-        ),
-    )
-    spread = sorted(range(len(steps)), key=lambda index: (not steps[index].path, _bits(index)))
-    seen: set[int] = set()
-    # two of the worst, then one evenly spread step: slow steps are compared with healthy ones
-    for place in range(len(steps)):
-        for index in (*order[2 * place : 2 * place + 2], spread[place]):
-            if index not in seen:
-                seen.add(index)
-                yield index
+def list_scalars(run: Explanation, names: Iterable[str] | None = None, limit: int = 2_000) -> list[dict[str, Any]]:
+    """Return the points of scalars, over steps where their steps are known.
 
-
-def _bits(index: int) -> int:
-    """Return a key that separates neighbours (van der Corput sequence: the bits in reverse)."""
-    return int(f"{index:024b}"[::-1], 2)
-
-
-def thin(xs: Sequence[float], ys: Sequence[float], limit: int) -> tuple[list[float], list[list[float | None]]]:
-    """Return at most ``limit`` points of a series: the start of each, and mean, minimum and maximum of the merged values.
-
-    A short series has only one row of values. Non-finite values are None.
+    Args:
+        run: What is known of the run.
+        names: Names of the scalars; None: all.
+        limit: Points of each; of more, neighbours are merged.
     """
-    if len(ys) <= limit:
-        return list(xs), [[finite(value) for value in ys]]
-    width = math.ceil(len(ys) / limit)
+    steps = scalars.find_steps(run.series)
+    wanted = None if names is None else set(names)
+    chosen = [one for one in run.series if one.name != TRAINING_STEP and (wanted is None or one.name in wanted)]
+    return [_describe_scalar(one, steps, run.start_ns, limit) for one in chosen[: 50 if wanted else MAX_SERIES]]
+
+
+def _describe_scalar(series: Series, steps: Mapping[int, float], begin_ns: int, limit: int) -> dict[str, Any]:
+    by_steps, xs = scalars.find_axis(series, steps, begin_ns)
+    at, values = thin(xs, series.values, limit)
+    return {
+        "name": printable.show(series.name),
+        "labels": {printable.show(key): printable.show(value) for key, value in series.labels},
+        "by_steps": by_steps,
+        "x": [round(x, 3) for x in at],
+        "y": values,
+    }
+
+
+def thin(xs: Sequence[float], ys: Sequence[float], limit: int) -> tuple[list[float], list[float | None]]:
+    """Return at most ``limit`` points: the start and the mean of neighbours. A mean of no finite value is None."""
+    width = max(1, math.ceil(len(ys) / limit))
     means: list[float | None] = []
-    least: list[float | None] = []
-    most: list[float | None] = []
-    starts = range(0, len(ys), width)
-    for at in starts:
+    for at in range(0, len(ys), width):
         values = [value for value in ys[at : at + width] if math.isfinite(value)]
         means.append(finite(math.fsum(values) / len(values)) if values else None)
-        least.append(finite(min(values)) if values else None)
-        most.append(finite(max(values)) if values else None)
-    return [xs[at] for at in starts], [means, least, most]
+    return list(xs[::width]), means
 
 
 def finite(value: float) -> float | None:
@@ -312,278 +465,44 @@ def finite(value: float) -> float | None:
     return int(short) if short.is_integer() and abs(short) < 1e15 else short  # noqa: PLR2004 - exact as a float
 
 
-# -- Lists of bounded length: verdicts, stragglers, events, unfinished work --
-
-VERDICTS: Final = 1_000
-MAX_CAUSES: Final = 12
-LISTED: Final = 200
-EXACT: Final = 2**53
-"""Above this, JavaScript's numbers are not exact; ids are written as text."""
+# -- two runs --
 
 
-def of_verdicts(steps: Sequence[Step], every: Sequence[Step]) -> dict[str, Any]:
-    """Return the verdicts with the largest savings, and the sum of savings by cause.
+def compare_runs(first: Explanation, second: Explanation, a: str, b: str) -> dict[str, Any]:
+    """Return what ``verl-otel compare --json`` prints, with the sentences that the command prints.
 
     Args:
-        steps: The steps that are shown, whose verdicts are listed.
-        every: All steps of the run, whose verdicts are counted.
+        first: A.
+        second: B.
+        a: What a command takes to read A.
+        b: The same for B.
     """
-    indexed = [(index, verdict) for index, step in enumerate(steps) for verdict in step.verdicts]
-    indexed.sort(key=lambda pair: (-pair[1].saved, -pair[1].step_seconds))
-    causes: dict[tuple[str, str], list[float]] = {}
-    for verdict in (verdict for step in every for verdict in step.verdicts):
-        total = causes.setdefault((verdict.cause, verdict.cause_name), [0, 0.0])
-        total[0] += 1
-        total[1] += verdict.saved
-    ranked = sorted(causes.items(), key=lambda pair: -pair[1][1])[:MAX_CAUSES]
+    compared = comparison.compare(first, second)
+    document = to_plain(make_compare(compared, (), a, b))
     return {
-        "count": sum(len(step.verdicts) for step in every),
-        "rows": [
-            [
-                index,
-                printable.show(headlines.verdict_line(verdict), formatting.SENTENCE),
-                round(verdict.saved, 4),
-                round(verdict.seconds, 4),
-                printable.show(verdict.cause),
-                printable.show(verdict.cause_name),
-            ]
-            for index, verdict in indexed[:VERDICTS]
-        ],
-        "causes": [
-            [printable.show(cause), printable.show(name), int(count), round(saved, 3)]
-            for (cause, name), (count, saved) in ranked
-        ],
+        **document,
+        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(compared)],
     }
 
 
-def of_stragglers(steps: Iterable[Step]) -> list[list[Any]]:
-    """Return late ranks over all steps: number of delays, their sum and maximum, and the evidence."""
-    rows: dict[tuple[str, int, str], list[Any]] = {}
-    for straggler in (straggler for step in steps for straggler in step.stragglers):
-        row = rows.setdefault((straggler.method, straggler.rank, straggler.instance), [0, 0.0, 0.0, Counter()])
-        row[0] += 1
-        row[1] += straggler.seconds
-        row[2] = max(row[2], straggler.seconds)
-        row[3][straggler.evidence] += 1
-    ranked = sorted(rows.items(), key=lambda pair: -pair[1][1])[:LISTED]
-    return [
-        [
-            printable.show(method),
-            rank,
-            printable.show(instance),
-            count,
-            round(total, 3),
-            round(most, 3),
-            ", ".join(sorted(seen)),
-        ]
-        for (method, rank, instance), (count, total, most, seen) in ranked
-    ]
+# -- all documents --
+
+EXACT: Final = 2**53
+"""Above this, JavaScript's numbers are not exact; ids are written as text."""
+MOST_ITEMS: Final = 2_000
+DEPTH: Final = 10
 
 
-def of_blind_spots(steps: Iterable[Step]) -> list[str]:
-    """Return the kinds of evidence for stragglers that no step contains."""
-    blind_spots = [set(step.blind_spots) for step in steps]
-    return sorted(set.intersection(*blind_spots)) if blind_spots else []
-
-
-def of_unfinished(run: Explanation) -> list[list[Any]]:
-    """Return the processes with open spans, and some of these."""
-    return [
-        [
-            printable.show(unfinished.process.label),
-            unfinished.dead,
-            round(unfinished.silent, 1),
-            [
-                [printable.show(work.span.name), round(work.age, 1), printable.show(work.last_child)]
-                for work in unfinished.work[:30]
-            ],
-            len(unfinished.work),
-        ]
-        for unfinished in run.completeness.unfinished[:LISTED]
-    ]
-
-
-def plain(value: Any, depth: int = 4) -> Any:
-    """Return a bounded copy of a value in types that JSON supports."""
-    if isinstance(value, bool) or value is None:
+def clean(value: Any, depth: int = DEPTH) -> Any:
+    """Return a bounded copy of a document whose texts are safe to show and whose numbers are those of JSON."""
+    if value is None or isinstance(value, (bool, array)):
         return value
     if isinstance(value, float):
-        return finite(value)
+        return value if math.isfinite(value) else None
     if isinstance(value, int) and abs(value) < EXACT:
         return value
-    if depth and isinstance(value, dict):
-        return {printable.show(key): plain(item, depth - 1) for key, item in list(value.items())[:40]}
+    if depth and isinstance(value, Mapping):
+        return {printable.show(key): clean(item, depth - 1) for key, item in list(value.items())[:MOST_ITEMS]}
     if depth and isinstance(value, (list, tuple)):
-        return [plain(item, depth - 1) for item in value[:60]]
-    return printable.show_lines(value)
-
-
-def of_events(run: Explanation) -> list[list[Any]]:
-    """Return stalls and crashes with their recorded details."""
-    return [
-        [
-            printable.show(event.kind),
-            event.time_ns // 1_000_000,
-            printable.show(event.text, formatting.SENTENCE),
-            plain(event.detail),
-        ]
-        for event in run.events[:LISTED]
-    ]
-
-
-# -- The detail of steps --
-
-_CAUSES: Final = tuple(GPU_CAUSES)
-
-
-class Names:
-    """A table of texts: each is stored once, and referenced by its index."""
-
-    def __init__(self) -> None:
-        """Start with the empty text at index 0."""
-        self._known: dict[str, int] = {"": 0}
-
-    def __call__(self, text: object) -> int:
-        """Return the index of a text, made printable."""
-        return self._known.setdefault(printable.show(text), len(self._known))
-
-    def texts(self) -> list[str]:
-        """Return the texts in the order of their indexes."""
-        return list(self._known)
-
-
-class Level(NamedTuple):
-    """Limits on the detail of a step."""
-
-    segments: int
-    devices: int
-    stragglers: int
-    trajectories: int
-    trajectory_segments: int
-    activities: int
-
-
-WHOLE: Final = Level(SEGMENTS, 32, 50, 8, 80, ACTIVITIES)
-BRIEF: Final = Level(50, 0, 10, 2, 16, 0)
-"""Used when little space is left: the waterfall, and the slowest trajectories without their calls."""
-
-
-def of_step(step: Step, names: Names, labels: Mapping[int, str], level: Level = WHOLE) -> dict[str, Any]:
-    """Return a step. ``labels``: trajectories by their trace id."""
-    all_labels = {**labels, **{trajectory.trace_id: trajectory.label for trajectory in step.slowest}}
-    marks = {"gen": step.gen_start_ns, "rollouts": step.rollouts_end_ns, "noticed": step.gen_end_ns}
-    return {
-        "whole": level is WHOLE,
-        "path": of_path(step.path, step.start_ns, names, all_labels, level.segments),
-        "parts": len(step.path),
-        "marks": {key: _micros(at - step.start_ns) for key, at in marks.items() if at},
-        "savings": [[names(saving.what), saving.trajectories, round(saving.seconds, 4)] for saving in step.savings],
-        "stragglers": [
-            [
-                names(straggler.method),
-                straggler.rank,
-                names(straggler.instance),
-                round(straggler.seconds, 4),
-                names(straggler.evidence),
-            ]
-            for straggler in step.stragglers[: level.stragglers]
-        ],
-        "devices": of_devices(step.devices, names, level.devices) if level.devices else None,
-        "slowest": [
-            of_trajectory(trajectory, step.start_ns, names, level) for trajectory in step.slowest[: level.trajectories]
-        ],
-        "doubt": round(step.uncertainty, 4) if math.isfinite(step.uncertainty) else None,
-    }
-
-
-def of_path(
-    path: Sequence[Segment], begin_ns: int, names: Names, labels: Mapping[int, str], limit: int
-) -> list[list[Any]]:
-    """Return a critical path: start, length, kind, name, phase, process, trajectory, turn, number of merged parts."""
-    rows = []
-    for part in shorten(path, limit):
-        segment = part.segment
-        start = _micros(part.start_ns - begin_ns)
-        trajectory = labels.get(segment.trace_id, f"{segment.trace_id:032x}"[:8]) if segment.trace_id else ""
-        row = [
-            start,
-            _micros(part.end_ns - begin_ns) - start,
-            *(names(text) for text in (segment.kind, segment.name, segment.phase, segment.instance, trajectory)),
-            segment.turn,
-            part.parts,
-        ]
-        rows.append(row if part.parts > 1 else row[:8] if segment.turn is not None else row[:7])
-    return rows
-
-
-def of_trajectory(trajectory: Trajectory, begin_ns: int, names: Names, level: Level = WHOLE) -> dict[str, Any]:
-    """Return a trajectory with its turns and tools."""
-    start = _micros(trajectory.start_ns - begin_ns)
-    return {
-        "label": names(trajectory.label),
-        "step": trajectory.step,
-        "at": [start, _micros(trajectory.end_ns - begin_ns) - start],
-        "score": trajectory.score if trajectory.score is None else finite(trajectory.score),
-        "marks": [
-            names(word)
-            for word, on in (
-                ("validation", trajectory.validate),
-                ("failed", trajectory.failed),
-                ("only its root was kept", not trajectory.whole),
-                (trajectory.outcome, trajectory.outcome not in {"", "success"}),
-            )
-            if on
-        ],
-        "finish": names(trajectory.finish),
-        "where": names(trajectory.instance),
-        "turns": trajectory.turns,
-        "tokens": [trajectory.prompt_tokens, trajectory.response_tokens],
-        "parts": [
-            [names(part.kind), names(part.name), round(part.seconds, 4), part.calls, part.turn]
-            for part in trajectory.parts
-        ],
-        "path": of_path(trajectory.path, begin_ns, names, {}, level.trajectory_segments),
-        "doing": [
-            [
-                _micros(activity.start_ns - begin_ns),
-                _micros(activity.end_ns - activity.start_ns),
-                names(activity.kind),
-                names(activity.name),
-                names(activity.instance),
-                activity.turn,
-                int(activity.failed),
-            ]
-            for activity in choose_longest(trajectory.activities, level.activities)
-        ],
-        "left": max(0, len(trajectory.activities) - level.activities),
-    }
-
-
-def of_devices(devices: Sequence[DeviceTime], names: Names, limit: int) -> dict[str, Any]:
-    """Return GPU time by device, the least productive first if not all fit; the total includes all."""
-    total = dict.fromkeys(_CAUSES, 0)
-    for device in devices:
-        for cause, value in device.nanoseconds.items():
-            total[cause] = total.get(cause, 0) + value
-    shown = devices if len(devices) <= limit else sorted(devices, key=_productive)[:limit]
-    return {
-        "count": len(devices),
-        "total": [_micros(total[cause]) for cause in _CAUSES],
-        "rows": [
-            [names(device.device), *(_micros(device.nanoseconds.get(cause, 0)) for cause in _CAUSES)]
-            for device in shown
-        ],
-    }
-
-
-def _productive(device: DeviceTime) -> float:
-    productive = sum(
-        value
-        for cause, value in device.nanoseconds.items()
-        if cause in GPU_CAUSES and GPU_CAUSES[cause].state == "productive"
-    )
-    return productive / max(1, sum(device.nanoseconds.values()))
-
-
-def _micros(nanoseconds: int) -> int:
-    return (nanoseconds + 500) // 1000
+        return [clean(item, depth - 1) for item in value[:MOST_ITEMS]]
+    return printable.show_lines(value, longest=formatting.SENTENCE)

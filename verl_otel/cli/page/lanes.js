@@ -1,182 +1,114 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Bars in lanes over one axis: the waterfall of a step, trajectories, the time of GPUs.
+// Bars in lanes over one axis of time: the waterfall of a step, its trajectories, the calls of one. A lane is one element with one text; what its
+// bars are is shown for the pointer, and stands in a table for everybody.
 
-// options: label, axis(step) -> value -> text, end, marks: [[place, words]], enter(item)
-// lanes: [{label, group, items: [{from, to, style, text, words}]}]. Arrow keys walk through a group's items in their order in
-// time, over all its lanes; up and down lead to the lane above and below.
-function laneChart(options, lanes) {
-  const items = [];
-  const groups = [...new Set(lanes.map((lane) => lane.group))];
-  for (const group of groups) {
-    const groupItems = [];
-    lanes.forEach((lane, index) => {
-      if (lane.group === group) for (const item of lane.items) groupItems.push(Object.assign(item, { lane: index, group }));
-    });
-    items.push(...groupItems.sort((a, b) => a.from - b.from));
+import { look } from "./colours.js";
+import { axisSeconds, bdi, button, legend, make, seconds } from "./dom.js";
+
+const MARKS = 6;
+
+// lanes: [{label, href, items: [{from, to, look, text}], note, strong}]; end: seconds of the axis.
+export function laneChart(title, lanes, end) {
+  let [from, to] = [0, end];
+  const readout = make("p", { class: "readout", "aria-hidden": "true" });
+  const axis = make("div", { class: "lane-axis", "aria-hidden": "true" });
+  const body = make("div", { class: "lanes-body" });
+  const reset = button("Show all", () => look_at(0, end), { class: "reset", hidden: true });
+  const band = make("div", { class: "lane-select", hidden: true });
+  const element = make("figure", { class: "lanes", role: "group", "aria-label": title },
+    make("div", { class: "chart-head" }, make("figcaption", {}, title), readout, reset), axis, body, band);
+  const place = (value) => `${((value - from) / (to - from)) * 100}%`;
+
+  function bar(item) {
+    const mark = make("i", { class: `bar hue-${item.look[0]} pattern-${item.look[1]}${item.failed ? " failed" : ""}` });
+    const [begin, stop] = [Math.max(item.from, from), Math.min(item.to, to)];
+    mark.style.insetInlineStart = place(begin);
+    mark.style.inlineSize = `max(1px, ${((stop - begin) / (to - from)) * 100}%)`;
+    if ((stop - begin) / (to - from) > 0.1 && item.short) mark.textContent = item.short;
+    mark.item = item;
+    return mark;
   }
-  items.forEach((item, index) => {
-    item.index = index;
-  });
-  lanes.forEach((lane) => lane.items.sort((a, b) => a.from - b.from));
-  const narrow = (width) => width < 620;
-  const layout = (width) =>
-    narrow(width) ? { left: 0, lane: 36, bar: 17, down: 16 } : { left: 190, lane: 24, bar: 18, down: 3 };
-  const top = options.marks?.length ? 18 : 4;
-  const end = options.end;
 
-  const across = (x, state) => {
-    const { left } = layout(state.width);
-    return state.view[0] + ((x - left) / (state.width - left - 2)) * (state.view[1] - state.view[0]);
+  function draw() {
+    const step = niceStep((to - from) / MARKS);
+    const words = axisSeconds(step);
+    const marks = [];
+    for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
+      const mark = make("span", {}, words(+at.toPrecision(6)));
+      mark.style.insetInlineStart = place(at);
+      marks.push(mark);
+    }
+    axis.replaceChildren(make("span", { class: "lane-track" }, marks));
+    body.replaceChildren(...lanes.map((lane) => {
+      const bars = lane.items.filter((item) => item.to > from && item.from < to).map(bar);
+      const label = lane.href ? make("a", { href: lane.href }, bdi(lane.label)) : bdi(lane.label);
+      return make("div", { class: `lane${lane.strong ? " strong" : ""}` }, make("span", { class: "lane-label" }, label, lane.note ? make("small", {}, ` ${lane.note}`) : ""),
+        make("span", { class: "lane-track", role: "img", "aria-label": lane.text ?? describe(lane) }, bars));
+    }));
+    reset.hidden = from === 0 && to === end;
+  }
+
+  function look_at(begin, stop) {
+    [from, to] = [Math.max(0, begin), Math.min(end, Math.max(stop, begin + end / 5000))];
+    draw();
+  }
+
+  const say = (item) => (readout.textContent = item ? `${item.text}, ${seconds(item.to - item.from)} from ${seconds(item.from)}` : "Drag to zoom.");
+  const share = (event) => {
+    const box = axis.firstElementChild.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
   };
-  const laneAt = (y, state) => Math.floor((y - top) / layout(state.width).lane);
-
-  function nearest(lane, place) {
-    let best = -1;
-    let least = Infinity;
-    for (const item of lane?.items ?? []) {
-      const away = place < item.from ? item.from - place : place > item.to ? place - item.to : 0;
-      if (away < least || (away === least && away === 0)) [best, least] = [item.index, away];
-    }
-    return [best, least];
-  }
-
-  const view = chart({
-    ...options,
-    count: () => items.length,
-    text: (index) => items[index].words,
-    height: (width) => top + lanes.length * layout(width).lane + 22,
-    domain: () => [0, end],
-    where: (index) => (items[index].from + items[index].to) / 2,
-    across,
-    hit(x, y, state) {
-      const [index, distance] = nearest(lanes[laneAt(y, state)], across(x, state));
-      const slack = (4 / state.width) * (state.view[1] - state.view[0]);
-      return distance <= slack ? index : -1;
-    },
-    vertical(index, up) {
-      for (let lane = items[index].lane + (up ? -1 : 1); lane >= 0 && lane < lanes.length; lane += up ? -1 : 1) {
-        if (lanes[lane].items.length) return nearest(lanes[lane], (items[index].from + items[index].to) / 2)[0];
-      }
-      return index;
-    },
-    enter: options.enter && ((index) => options.enter(items[index])),
-    draw: (pen, state) =>
-      drawLanes(pen, state, { lanes, items, layout: layout(state.width), top, narrow: narrow(state.width), options }),
+  let pressed = null;
+  body.addEventListener("pointerdown", (event) => {
+    if (event.button === 0 && event.pointerType === "mouse" && event.target.closest(".lane-track")) pressed = share(event);
   });
-  return view;
-}
-
-function drawLanes(pen, state, { lanes, items, layout, top, narrow, options }) {
-  const { left, lane: high, bar, down } = layout;
-  const right = state.width - 2;
-  const [from, to] = state.view;
-  const x = (place) => left + ((place - from) / (to - from)) * (right - left);
-  const bottom = top + lanes.length * high;
-  drawAxis(pen, state.view, left, right, top, bottom, options.axis);
-  drawMarks(pen, options.marks, x, left, right, bottom);
-  lanes.forEach((lane, index) => {
-    const y = top + index * high;
-    pen.save();
-    pen.beginPath();
-    pen.rect(left, y, right - left, high);
-    pen.clip();
-    for (const item of lane.items)
-      if (item.to >= from && item.from <= to)
-        drawBar(pen, item, x, left, y + down + (item.thin ? bar / 4 : 0), item.thin ? bar / 2 : bar);
-    pen.restore();
+  body.addEventListener("pointermove", (event) => {
+    say(event.target.item ?? null);
+    if (pressed === null) return;
+    const [begin, stop] = [pressed, share(event)].sort((a, b) => a - b);
+    const [box, own] = [axis.firstElementChild.getBoundingClientRect(), element.getBoundingClientRect()];
+    band.hidden = stop - begin < 0.01;
+    band.style.insetInlineStart = `${box.left - own.left + begin * box.width}px`;
+    band.style.inlineSize = `${(stop - begin) * box.width}px`;
+    event.preventDefault();
   });
-  if (options.connected !== undefined)
-    drawPath(
-      pen,
-      items.filter((item) => item.group === options.connected),
-      x,
-      left,
-      right,
-      (lane) => top + lane * high + down + bar / 2,
-    );
-  lanes.forEach((lane, index) => {
-    const text = fitting(pen, lane.label, narrow ? right - 8 : left - 12);
-    if (narrow) onPlate(pen, text, 0, top + index * high, 15);
-    else {
-      pen.fillStyle = palette.ink;
-      pen.fillText(text, 2, top + index * high + down + 13);
-    }
+  window.addEventListener("pointerup", (event) => {
+    if (pressed === null || !element.isConnected) return;
+    const [begin, stop] = [pressed, share(event)].sort((a, b) => a - b);
+    pressed = null;
+    band.hidden = true;
+    if (stop - begin > 0.01) look_at(from + begin * (to - from), from + stop * (to - from));
   });
-  for (const [index, width] of [
-    [state.hover, 1.5],
-    [state.at, 2.5],
-  ]) {
-    const item = items[index];
-    if (!item) continue;
-    const [begin, stop] = [Math.max(left, x(item.from)), Math.min(right, x(item.to))];
-    if (stop < left || begin > right) continue;
-    pen.strokeStyle = palette.ink;
-    pen.lineWidth = width;
-    pen.strokeRect(begin - 1, top + item.lane * high + down - 1, Math.max(3, stop - begin + 2), bar + 2);
-  }
+  body.addEventListener("pointerleave", () => say(null));
+  say(null);
+  draw();
+  const counted = lanes.filter((lane) => !lane.isNamed).flatMap((lane) => lane.items); // bars that have their names in them need no legend
+  const known = [...new Map(counted.map((item) => [item.look[2], item])).values()];
+  const spent = (key) => counted.reduce((sum, item) => sum + (item.look[2] === key ? item.to - item.from : 0), 0);
+  const shown = known.map((item) => [item.look, spent(item.look[2])]).sort((a, b) => b[1] - a[1]).slice(0, 8);
+  element.append(legend(shown.map(([each]) => each)));
+  return element;
 }
 
-function drawBar(pen, item, x, left, y, high) {
-  const begin = x(item.from);
-  const wide = Math.max(1, x(item.to) - begin);
-  pen.fillStyle = fill(pen, item.style);
-  pen.fillRect(begin, y, wide > 3 ? wide - 0.7 : wide, high);
-  if (item.failed) {
-    pen.strokeStyle = palette.ink;
-    pen.setLineDash([3, 2]);
-    pen.strokeRect(begin + 0.5, y + 0.5, Math.max(1, wide - 1), high - 1);
-    pen.setLineDash([]);
-  }
-  if (!item.text || wide < 24 || high < 12) return;
-  const visible = Math.max(begin, left);
-  const text = [item.text, item.brief].find(
-    (text) => text && pen.measureText(text).width + 14 < begin + wide - visible,
-  );
-  if (text) onPlate(pen, text, visible + 3, y + 2, high - 4);
+// What a lane contains, the longest first.
+function describe(lane) {
+  const sums = new Map();
+  for (const item of lane.items) sums.set(item.look[2], (sums.get(item.look[2]) ?? 0) + item.to - item.from);
+  return `${lane.label}: ${[...sums].sort((a, b) => b[1] - a[1]).slice(0, 5).map(([key, value]) => `${key} ${seconds(value)}`).join(", ")}`;
 }
 
-function drawMarks(pen, marks, x, left, right, bottom) {
-  let free = left;
-  for (const [place, words, before] of marks ?? []) {
-    const at = x(place);
-    if (at < left || at > right) continue;
-    pen.strokeStyle = palette.ink;
-    pen.lineWidth = 1;
-    pen.setLineDash([4, 3]);
-    pen.beginPath();
-    pen.moveTo(at, 14);
-    pen.lineTo(at, bottom);
-    pen.stroke();
-    pen.setLineDash([]);
-    const wide = pen.measureText(words).width;
-    const begin = before ? at - wide - 3 : Math.min(right - wide, at + 3);
-    pen.fillStyle = palette.ink;
-    if (begin >= free) {
-      pen.fillText(words, begin, 11);
-      free = begin + wide + 8;
-    }
-  }
+// Steps of an axis: 1, 2 or 5 times a power of ten.
+function niceStep(raw) {
+  const power = 10 ** Math.floor(Math.log10(raw || 1));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
 }
 
-// Text on a plate is readable on every pattern and over every line.
-function onPlate(pen, text, x, y, high) {
-  pen.fillStyle = palette.paper;
-  pen.fillRect(x, y, pen.measureText(text).width + 6, high);
-  pen.fillStyle = palette.ink;
-  pen.fillText(text, x + 3, y + high / 2 + 4);
-}
-
-// Where the critical path changes lanes.
-function drawPath(pen, path, x, left, right, y) {
-  pen.strokeStyle = palette.ink;
-  pen.lineWidth = 1;
-  pen.beginPath();
-  for (let index = 1; index < path.length; index += 1) {
-    const at = x(path[index].from);
-    if (path[index].lane === path[index - 1].lane || at < left || at > right) continue;
-    pen.moveTo(at, y(path[index - 1].lane));
-    pen.lineTo(at, y(path[index].lane));
-  }
-  pen.stroke();
+// A part of a path, or an activity, of a document as a bar.
+export function partItem(part, labels = {}) {
+  const style = look.kind(part.kind);
+  const name = part.name && !["server", "llm", "queue", "prefill", "decode"].includes(part.kind) ? `${style[2]} ${part.name}` : style[2];
+  const whose = labels[part.trace_id] ? `, trajectory ${labels[part.trace_id]}` : "";
+  const turn = part.turn === null || part.turn === undefined ? "" : `, turn ${part.turn}`;
+  return { from: part.after, to: part.after + part.seconds, look: style, text: `${name}${whose}${turn}${part.process ? `, on ${part.process}` : ""}`, short: part.name && part.kind === "tool" ? part.name : "", failed: part.failed };
 }

@@ -1,188 +1,246 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// The chosen step: what delayed it, its critical path as a waterfall, possible savings.
+// One step: why it took as long, what it waited for, its trajectories; and one of these with its turns, calls and texts.
 
-function stepSection(section) {
+import { look } from "./colours.js";
+import { bdi, count, counted, dataTable, details, make, number, percent, prose, seconds, section } from "./dom.js";
+import { runHref } from "./home.js";
+import { laneChart, partItem } from "./lanes.js";
+import { getRun, shareBar, stepsOf, timeline, trajectoryColumns } from "./run.js";
+import { get, hasDocument, isLive, runAddress } from "./source.js";
+
+// The phases of a step from its path: parts of one phase that follow each other are one bar.
+function phaseItems(path) {
+  const items = [];
+  for (const part of path) {
+    const last = items.at(-1);
+    const phase = part.phase || "no phase";
+    if (last && last.phase === phase) last.to = part.after + part.seconds;
+    else items.push({ phase, from: part.after, to: part.after + part.seconds, look: look.phase(phase), text: `phase ${phase}`, short: phase });
+  }
+  return items;
+}
+
+const trajectoryItems = (row) => (row.path.length ? row.path : row.activities).map((part) => partItem(part));
+
+function waterfall(step, hrefOf) {
+  const lanes = step.trajectories.map((row, place) => ({
+    label: row.label,
+    href: hrefOf(row),
+    note: seconds(row.seconds),
+    strong: place === 0,
+    items: trajectoryItems(row).length ? trajectoryItems(row) : [{ from: row.after, to: row.after + row.seconds, look: look.kind("trajectory"), text: `trajectory ${row.label}` }],
+    text: `Trajectory ${row.label}, ${seconds(row.seconds)}, ended ${seconds(row.after + row.seconds)} after the start of the step`,
+  }));
+  return laneChart("What the step waited for", [
+    { label: "Phases", items: phaseItems(step.path), strong: true, isNamed: true },
+    { label: "Critical path", items: step.path.map((part) => partItem(part, step.labels)), strong: true },
+    ...lanes,
+  ], step.seconds);
+}
+
+// What all trajectories took, by quantiles, where more were trained on than are kept.
+function membersLine(step) {
+  const [least, middle, , , most] = step.quantiles;
+  const kept = step.trajectories.length;
+  if (!kept) return make("p", { class: "soft" }, "No trajectory of this step was kept.");
+  return make("p", { class: "soft" }, step.members > kept ? `The ${kept} that ended last or took longest, of ${counted(step.members, "trajectory", "trajectories")}: fastest ${seconds(least)}, median ${seconds(middle)}, slowest ${seconds(most)}.` : `All ${counted(kept, "trajectory", "trajectories")}, the last one first.`);
+}
+
+function pathTable(step) {
+  return details("The critical path as a table", () => dataTable("Critical path", [
+    { title: "From", number: true, value: (row) => row.after, text: (row) => seconds(row.after) },
+    { title: "Seconds", number: true, value: (row) => row.seconds, text: (row) => row.seconds.toFixed(3) },
+    { title: "What", wide: true, text: (row) => partItem(row).text },
+    { title: "Phase", text: (row) => row.phase },
+    { title: "Process", text: (row) => row.process },
+    { title: "Trajectory", text: (row) => step.labels[row.trace_id] ?? "" },
+    { title: "Turn", number: true, value: (row) => row.turn ?? -1, text: (row) => (row.turn === null ? "" : String(row.turn)) },
+  ], step.path, { page: 30, quiet: true }));
+}
+
+// Where the time of the path went, the largest first.
+function summary(step) {
+  const rows = step.path_summed.slice(0, 8);
+  return dataTable("What the step waited for, summed", [
+    { title: "What", wide: true, text: (row) => [look.kind(row.kind)[2], row.name].filter(Boolean).join(" ") },
+    { title: "Took", number: true, value: (row) => row.seconds, text: (row) => seconds(row.seconds) },
+    { title: "Share", number: true, value: (row) => row.seconds, text: (row) => percent(row.seconds / step.seconds) },
+  ], rows, { quiet: true });
+}
+
+function verdicts(step) {
+  const end = step.failed ? ` It ${step.interrupted ? "was interrupted" : "failed"}${step.error ? `: ${step.error}` : ""}.` : "";
+  if (!step.sentences.length) {
+    const text = step.unexplained || step.isSlow ? "It was slow, and no single cause was found." : "Nothing delayed it noticeably.";
+    return make("div", { class: "verdict" }, make("div", {}, make("p", { class: "verdict-line" }, text, bdi(end))));
+  }
+  return step.sentences.map((line, place) => make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
+    line.is_finding ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
+    make("div", {}, make("p", { class: "verdict-line" }, prose(line.text), bdi(place ? "" : end)), make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)))));
+}
+
+export function stepView(name, key) {
+  const steps = stepsOf(name);
+  const open = (index) => (location.hash = runHref(name, "step", steps.key(index)));
   const body = make("div");
-  section.append(body);
+  const heading = make("h1", { id: "step-title", tabIndex: -1 });
+  const pager = make("nav", { class: "pager", "aria-label": "Steps" });
+  const element = make("div", { class: "step" }, make("div", { class: "title-row" }, heading, pager), body);
+  let drawn = "";
+  let index = -1;
+
+  function page(text, to, label) {
+    return to >= 0 && to < steps.count ? make("a", { class: "button", href: runHref(name, "step", steps.key(to)), "aria-label": label }, text) : make("span", { class: "button off" }, text);
+  }
+
+  function draw(step, run) {
+    const mark = steps.marks.get(index);
+    heading.replaceChildren(`${steps.title(index)}: ${seconds(steps.seconds[index])}`);
+    const slow = [...steps.marks].filter(([, word]) => word !== "start-up").map(([at]) => at).sort((a, b) => a - b);
+    const nextSlow = slow.find((at) => at > index) ?? slow.find((at) => at !== index) ?? -1;
+    pager.replaceChildren(page("← Before", index - 1, "The step before"), page("Next →", index + 1, "The next step"), page("Next held step", nextSlow, "The next held step"));
+    const all = timeline(steps, open, { height: 130, current: index });
+    const hrefOf = (row) => runHref(name, "step", key, row.trace_id);
+    if (step) step.isSlow = mark === "slow";
+    body.replaceChildren(...[
+      step ? make("section", { "aria-label": "Verdict" }, verdicts(step)) : make("section", {}, make("p", { class: "soft" }, "The detail of this step is not in this file: it holds that of the most important steps.")),
+      step ? make("section", { id: "waterfall", "aria-label": "Waterfall" }, waterfall(step, hrefOf), membersLine(step), pathTable(step)) : "",
+      make("section", { "aria-label": "All steps" }, all.element),
+      step ? make("div", { class: "pair" },
+        section("waited", "Where its time went", summary(step), step.shorter.length ? [make("h3", {}, "It would have been shorter by"), make("ul", { class: "plain" }, step.shorter.map((line) => make("li", {}, bdi(line))))] : "", step.late.length ? [make("h3", {}, "Ranks that others waited for"), make("ul", { class: "plain" }, step.late.map((line) => make("li", {}, bdi(line))))] : ""),
+        make("div", {}, section("members", "Its trajectories", step.trajectories.length ? dataTable("Trajectories of the step", trajectoryColumns(hrefOf), step.trajectories, { page: 16, quiet: true }) : make("p", { class: "soft" }, "No trajectory was kept."),
+          isLive && run.samples.length && steps.number[index] !== null ? make("p", {}, make("a", { href: runHref(name, "samples", "training", steps.number[index]) }, "Prompts and responses of this step")) : ""),
+        Object.keys(step.gpu_seconds).length ? section("step-device", run.has_gpu ? "GPU time until the next step" : "Device time (CPU) until the next step", shareBar(step.gpu_seconds)) : "")) : "",
+    ].filter(Boolean));
+    all.update(run.events);
+  }
+
   return {
-    show(index) {
-      byId("step-title").textContent =
-        `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? `, ${failed.get(index)}` : ""}`;
-      const detail = run.details[index];
-      body.replaceChildren(
-        facts(index, detail),
-        ...held(index),
-        ...(detail
-          ? waterfall(index, detail)
-          : [
-              make(
-                "p",
-                { class: "soft" },
-                `The page has room for the waterfalls of ${counted(Object.keys(run.details).length, "step")}: the worst, and some of all. Of this one it keeps the sums; verl-otel explain --step ${stepName(index)} says the rest.`,
-              ),
-            ]),
-        ...groups(index),
-        ...(detail ? [...savings(index, detail), ...stragglers(detail)] : []),
-      );
+    element,
+    title: `Step ${key} · ${name}`,
+    crumbs: () => [[name, runHref(name)], [index < 0 ? "Step" : steps.title(index), runHref(name, "step", key)]],
+    async refresh() {
+      const [run] = await getRun(name, steps);
+      index = steps.find(key);
+      if (!(index >= 0 && index < steps.count)) {
+        heading.textContent = `There is no step ${key}`;
+        body.replaceChildren(make("p", { class: "soft" }, `The run has ${counted(steps.count, "step")}.`));
+        return { run, steps };
+      }
+      const address = `${runAddress(name)}/steps/${index}`;
+      const step = hasDocument(address) ? await get(address) : null;
+      const text = JSON.stringify([step, steps.count]);
+      if (text !== drawn) {
+        drawn = text;
+        draw(step, run);
+      }
+      return { run, steps };
     },
   };
 }
 
-function facts(index, detail) {
-  const [gpu, trained] = [table.gpu_seconds[index], table.trained[index]];
-  const lengths = table.quantiles[index] ?? [];
-  const rows = [
-    ["began", clock(run.start + table.start[index])],
-    ["trajectories trained on", count(table.members[index])],
-    [
-      "how long they took: shortest · median · 95 % · 99 % · longest",
-      lengths.length ? lengths.map((length) => seconds(length / table.unit)).join(" · ") : "",
-    ],
-    [
-      DEVICE_TIME,
-      !gpu
-        ? ""
-        : `${seconds(gpu)}${trained ? ` · ${counted(trained, "token")} trained on · ${price(gpu, trained)}` : ""}`,
-    ],
-    [
-      "followed by a validation of",
-      run.validations
-        .filter(([after]) => after === table.number[index])
-        .map(([, , length]) => seconds(length / 1000))
-        .join(", "),
-    ],
-    ["clocks may be apart by", detail?.doubt ? seconds(detail.doubt) : ""],
-  ];
-  return factList(rows);
+// -- one trajectory --
+
+// Its calls in lanes: what it waited for, then LLM calls, servers and tools.
+function callLanes(row) {
+  const shift = (item) => ({ ...item, from: item.from - row.after, to: item.to - row.after });
+  const lanes = new Map();
+  for (const part of row.activities) {
+    const item = shift(partItem(part));
+    const label = part.kind === "server" ? `server ${part.process}` : part.name ? `${part.kind} ${part.name}` : item.look[2];
+    if (!lanes.has(label)) lanes.set(label, { label, items: [] });
+    lanes.get(label).items.push(item);
+  }
+  return [{ label: "What it waited for", strong: true, items: row.path.map((part) => shift(partItem(part))) }, ...[...lanes.values()].slice(0, 24)];
 }
 
-function held(index) {
-  return (verdictsOf.get(index) ?? []).map((row) => make("p", { class: "finding" }, row[1]));
-}
-
-function waterfall(index, detail) {
-  const stepLength = stepSeconds(index);
-  const path = detail.path.map(part);
-  if (!path.length)
-    return [make("p", { class: "soft" }, "The critical path of this step was not kept; its sums are below.")];
-  const lanes = [];
-  lanes.push({ label: "phase", group: 0, items: phaseItems(path, stepLength) }, ...pathLanes(path, stepLength));
-  for (const trajectory of detail.slowest) lanes.push(trajectoryLane(trajectory, 2));
-  const words = { gen: "gen begins", rollouts: "rollouts ended", noticed: "trainer noticed" };
-  const marks = Object.entries(detail.marks)
-    .map(([key, at]) => [micros(at), words[key], key === "rollouts"])
-    .filter(([at]) => at >= 0 && at <= stepLength)
-    .sort((a, b) => a[0] - b[0]);
-  const styles = path.map(({ kind }) => [kind, [look.kind(kind), look.kind(kind)[2]]]);
-  const shown = [...new Map(styles).values()];
-  const view = laneChart(
-    {
-      label: `Waterfall of step ${stepName(index)}`,
-      axis: axisSeconds,
-      end: stepLength,
-      marks,
-      connected: 1,
-      hint: "The critical path: at each moment what everything waited for.",
+export function trajectoryView(name, key, id) {
+  const steps = stepsOf(name);
+  const element = make("div", { class: "step" });
+  let drawn = "";
+  return {
+    element,
+    title: `Trajectory · ${name}`,
+    crumbs: () => [[name, runHref(name)], [`Step ${key}`, runHref(name, "step", key)], ["Trajectory", runHref(name, "step", key, id)]],
+    async refresh() {
+      const [run] = await getRun(name, steps);
+      const index = steps.find(key);
+      const address = `${runAddress(name)}/steps/${index}`;
+      const step = index >= 0 && index < steps.count && hasDocument(address) ? await get(address) : null;
+      const row = step?.trajectories.find((each) => each.trace_id === id) ?? run.slowest.find((each) => each.trace_id === id);
+      const text = JSON.stringify(row ?? null);
+      if (text === drawn) return { run, steps };
+      drawn = text;
+      if (!row) {
+        element.replaceChildren(make("h1", {}, "Trajectory"), make("p", { class: "soft" }, "It is not among those that were kept."));
+        return { run, steps };
+      }
+      const rows = [...row.activities].sort((a, b) => a.after - b.after);
+      const samples = isLive && run.samples.length && row.uid && steps.number[index] !== null ? make("p", {}, make("a", { href: runHref(name, "samples", row.validate ? "validation" : "training", steps.number[index], row.uid) }, "Prompt and responses")) : "";
+      element.replaceChildren(
+        make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
+        make("section", { "aria-label": "Facts" }, make("p", { class: "lead" }, [
+          row.process && `on ${row.process}`, row.turns && counted(row.turns, "turn"), row.tokens[0] + row.tokens[1] && `${count(row.tokens[0])} tokens in, ${count(row.tokens[1])} out`,
+          row.score !== null && `score ${number(row.score)}`, row.finish && `finish ${row.finish}`, row.outcome !== "success" && row.outcome, row.failed && "failed", !row.whole && "only its root was kept",
+        ].filter(Boolean).map((text, place) => [place ? " · " : "", bdi(text)])),
+        make("p", {}, row.parts.map((part, place) => [place ? " · " : "", bdi(`${[{ llm: "LLM", wait: "waiting" }[part.kind] ?? part.kind, part.kind === "llm" ? "" : part.name].filter(Boolean).join(" ")} ${seconds(part.seconds)}${part.calls > 1 ? ` in ${part.calls} calls` : ""}`)])), samples),
+        make("section", { "aria-label": "Calls" }, laneChart("Its turns and calls", callLanes(row), row.seconds)),
+        section("calls", "Its calls", dataTable("Calls of the trajectory", [
+          { title: "From", number: true, value: (part) => part.after, text: (part) => seconds(part.after - row.after) },
+          { title: "Took", number: true, value: (part) => part.seconds, text: (part) => seconds(part.seconds) },
+          { title: "What", wide: true, text: (part) => [look.kind(part.kind)[2], part.name].filter(Boolean).join(" ") },
+          { title: "Turn", number: true, value: (part) => part.turn ?? -1, text: (part) => (part.turn === null ? "" : String(part.turn)) },
+          { title: "Process", text: (part) => part.process },
+          { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },
+        ], rows, { page: 40, quiet: true, empty: "No call of it was kept." })));
+      return { run, steps };
     },
-    lanes,
-  );
-  return [
-    make("h3", {}, "Critical path"),
-    make(
-      "p",
-      { class: "soft" },
-      "What everything waited for, from the first moment to the last: each part begins where the one before ends. Below it the slowest trajectories.",
-      detail.parts > path.length
-        ? ` ${count(detail.parts)} parts are drawn as ${count(path.length)}: short neighbours are put together.`
-        : "",
-    ),
-    view.element,
-    legend(shown),
-    legend([
-      ...new Map(
-        path.map((segment) => [
-          segment.phase || "no phase",
-          [look.phase(segment.phase || "no phase"), `phase ${segment.phase || "none"}`],
-        ]),
-      ).values(),
-    ]),
-    detail.whole
-      ? ""
-      : make(
-          "p",
-          { class: "soft" },
-          "This step is kept in brief: its short parts are put together and calls are left out.",
-        ),
-    asTable("The critical path as a table", () =>
-      pathTable(`Critical path of step ${stepName(index)}`, path, stepLength),
-    ),
-  ];
+  };
 }
 
-function groups(index) {
-  const { keys, columns } = table.groups;
-  const rest = (row) => (row.kind === "other" ? 1 : 0);
-  const rows = keys
-    .map(([kind, label], column) => ({ kind, label, value: columns[column][index] / table.unit }))
-    .filter((row) => row.value >= 0.005 * stepSeconds(index))  // smaller ones round to 0 %
-    .sort((a, b) => rest(a) - rest(b) || b.value - a.value);
-  if (!rows.length) return [];
-  return [
-    bars(
-      "What the critical path consists of",
-      ["what", "seconds", "share"],
-      rows.map(({ kind, label, value }) => {
-        const words = kind === "other" ? "everything else" : look.kind(kind)[2];
-        return {
-          title: label ? `${words} ${label}` : words,
-          value,
-          text: value.toFixed(2),
-          style: look.kind(kind),
-          note: percent(value / stepSeconds(index)),
-        };
-      }),
-    ),
-  ];
+// -- prompts and responses, from verl's own files --
+
+const SAYS = { tool_call: "calls a tool", tool_response: "the tool answers", text: "" };
+
+function sampleCard(sample, place) {
+  const title = `Response ${sample.rollout_index ?? place}`;
+  return make("article", { class: "sample", "aria-label": title },
+    make("h3", {}, title, sample.score === null ? "" : `: score ${number(sample.score)}`),
+    sample.parts.map((part) => make("div", {}, SAYS[part.kind] ? make("p", { class: "soft" }, SAYS[part.kind]) : "", make("pre", {}, bdi(part.text)))),
+    make("p", { class: "soft" }, [["expected", sample.expected ?? ""], ...Object.entries(sample.facts)].filter(([, value]) => value !== "").map(([title, value]) => make("span", {}, bdi(`${title} ${value} `)))));
 }
 
-function savings(index, detail) {
-  const stepLength = stepSeconds(index);
-  const worthy = detail.savings.filter(([, , value]) => value >= 0.005 * stepLength);
-  if (!worthy.length)
-    return detail.savings.length
-      ? [make("p", { class: "soft" }, "No trajectory, tool or replica alone made this step noticeably longer.")]
-      : [];
-  const words = { slowest: "the slowest trajectory", "1%": "the slowest 1 %", "5%": "the slowest 5 %" };
-  return [
-    bars(
-      "By how much it would have been shorter",
-      ["if these had been as fast as the others", "seconds", "trajectories"],
-      worthy.map(([what, members, value]) => ({
-        title: words[name(what)] ?? name(what),
-        value,
-        text: value.toFixed(2),
-        style: ["vermillion"],
-        note: count(members),
-      })),
-      stepLength,
-    ),
-  ];
+export function samplesView(name, kind, step, group) {
+  const element = make("div", { class: "step" });
+  const what = `${kind === "validation" ? "Validation at step" : "Step"} ${step}`;
+  let drawn = "";
+  return {
+    element,
+    title: `${what} · ${name}`,
+    crumbs: () => [[name, runHref(name)], [`${what}: samples`, runHref(name, "samples", kind, step)]],
+    async refresh() {
+      const query = new URLSearchParams({ step, kind, ...(group === undefined ? {} : { group }) });
+      const [run, rows] = await Promise.all([get(runAddress(name)), get(`${runAddress(name)}/samples?${query}`)]);
+      if (JSON.stringify(rows) !== drawn) {
+        drawn = JSON.stringify(rows);
+        element.replaceChildren(make("h1", {}, group === undefined ? `${what}: samples` : [`${what}: sample `, bdi(group)]), make("section", { "aria-label": "Samples" },
+          !rows.length ? make("p", { class: "soft" }, "verl has written no samples of this step: trainer.rollout_data_dir switches that on, and its folder must be readable here.")
+            : group === undefined ? groupTable(rows, (row) => runHref(name, "samples", kind, step, row.group))
+              : [make("h2", {}, "Prompt"), make("pre", { tabIndex: 0, role: "region", "aria-label": "Prompt" }, bdi(rows[0].prompt)), make("div", { class: "samples" }, rows.map(sampleCard))]));
+      }
+      return { run, steps: stepsOf(name) };
+    },
+  };
 }
 
-function stragglers(detail) {
-  if (!detail.stragglers.length) return [];
-  return [
-    dataTable(
-      "Ranks that came late",
-      [
-        { title: "rank", number: true, value: (row) => row[1], text: (row) => String(row[1]) },
-        { title: "method", text: (row) => name(row[0]) },
-        { title: "process", text: (row) => name(row[2]) },
-        { title: "later than the median by", number: true, value: (row) => row[3], text: (row) => seconds(row[3]) },
-        { title: "seen from", text: (row) => name(row[4]) },
-      ],
-      detail.stragglers,
-    ),
-  ];
+function groupTable(rows, hrefOf) {
+  return dataTable(counted(rows.length, "prompt"), [
+    { title: "Sample", text: (row) => make("a", { href: hrefOf(row) }, bdi(row.group)), value: (row) => row.group },
+    { title: "Responses", number: true, value: (row) => row.samples, text: (row) => count(row.samples) },
+    { title: "Lowest score", number: true, value: (row) => row.scores[0] ?? -Infinity, text: (row) => number(row.scores[0]) },
+    { title: "Highest score", number: true, value: (row) => row.scores[1] ?? -Infinity, text: (row) => number(row.scores[1]) },
+    { title: "Prompt", wide: true, text: (row) => row.prompt },
+  ], rows);
 }
+

@@ -28,7 +28,9 @@ from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders, run_selection
 from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals, wait_for_end
-from verl_otel.cli.view.site import Access, Site, is_loopback, read_token
+from verl_otel.cli.view.access import Access, is_loopback, read_token
+from verl_otel.cli.view.listing import Listing
+from verl_otel.cli.view.site import Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Server, show_address
@@ -72,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     access = Access(token, secure=encryption.scheme == "https")
     catalogue = Catalogue(named or [config.read("run_dir")])
     watcher = Watcher(catalogue)
-    site = Site(catalogue, watcher, access)
+    listing = Listing(catalogue, watcher)
+    site = Site(listing, watcher, access)
     try:
         server = Server((arguments.host, arguments.port), site.answer, encryption.wrap, IDLE_SHARE)
     except (OSError, UnicodeError) as error:
@@ -81,16 +84,22 @@ def run(arguments: argparse.Namespace) -> int:
     os.nice(NICE)
     with catch_signals() as ended:
         server.start()
-        reader = threading.Thread(target=watcher.run, args=(ended,), name="verl-otel-view", daemon=True)
-        reader.start()
+        readers = [
+            threading.Thread(target=target, args=(ended,), name="verl-otel-view", daemon=True)
+            for target in (watcher.run, listing.run)
+        ]
+        for reader in readers:
+            reader.start()
         # The token of a file is not printed: what is printed may go to the log of a service.
         query = f"?token={token}" if token and arguments.token_file is None else ""
         address = f"{encryption.scheme}://{show(show_address(server.host, server.port))}/{query}"
         print(f"{address}   Ctrl-C ends it.", flush=True)
         wait_for_end(ended)
         watcher.wake()
+        listing.wake()
         server.close()
-        reader.join(CLOSE_SECONDS)
+        for reader in readers:
+            reader.join(CLOSE_SECONDS)
     return 0
 
 

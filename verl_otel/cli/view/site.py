@@ -1,17 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Answers the requests of the live page: pages, and JSON below ``/api``."""
+"""Answers the requests of the live page: its files, and JSON below ``/api``."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import hmac
-import html
-import ipaddress
-import os
-import time
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,234 +12,18 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from verl_otel._internal import printable, safe_files
-from verl_otel._version import __version__
-from verl_otel.analysis import comparison, indicators, scalars
-from verl_otel.analysis.io import run_files, run_log
+from verl_otel.analysis.io import run_log
 from verl_otel.analysis.io.run_log import Record
-from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
-from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
+from verl_otel.analysis.model import Explanation
+from verl_otel.cli import rollouts
 from verl_otel.cli.documents.base import to_plain
-from verl_otel.cli.documents.compare import make_compare
 from verl_otel.cli.documents.explain import make_explain
-from verl_otel.cli.documents.runs import make_run_row
 from verl_otel.cli.logs import render_line
-from verl_otel.cli.page import assembly, data
-from verl_otel.cli.view.watching import Catalogue, Watcher
-from verl_otel.errors import VerlOtelError
-from verl_otel.exporting.http_server import Reply, Request, make_plain_reply, strip_brackets
-from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import TRAINING_STEP
-from verl_otel.semconv.run_state import RunState
-
-# -- The list of all runs with what their manifests contain. A run is read again only when one of its files has changed --
-
-FRESH_SECONDS: Final = 4.0
-"""Age below which the list is not made again: several viewers share it."""
-MAX_RUNS: Final = 500
-MAX_RUNNING: Final = 2
-"""Running runs whose verdicts are in the list although no client has opened their pages."""
-_Signature = tuple[tuple[str, int, int], ...]
-
-
-class Listing:
-    """The list of runs.
-
-    Args:
-        catalogue: The runs.
-        watcher: Has the verdicts of the runs that are being read.
-    """
-
-    def __init__(self, catalogue: Catalogue, watcher: Watcher) -> None:
-        self._catalogue = catalogue
-        self._watcher = watcher
-        self._rows: dict[str, tuple[_Signature, dict[str, Any]]] = {}
-        self._made_at = float("-inf")
-
-    def read(self) -> list[dict[str, Any]]:
-        """Return a row for each run, the one that was written last first."""
-        self._refresh()
-        running = [name for name, (_, row) in self._rows.items() if row["state"] == RunState.RUNNING.word][:MAX_RUNNING]
-        for name in running:
-            self._watcher.ask(name)
-        return [{**row, "last": self._last_step(name)} for name, (_, row) in self._rows.items()]
-
-    def _refresh(self) -> None:
-        if time.monotonic() - self._made_at > FRESH_SECONDS:
-            runs = dict(list(self._catalogue.find().items())[:MAX_RUNS])
-            self._rows = {name: self._read(name, folders) for name, folders in runs.items()}
-            self._made_at = time.monotonic()
-
-    def find_state(self, name: str) -> str:
-        """Return the state of a run; empty if it is not in the list."""
-        self._refresh()
-        return str(self._rows[name][1]["state"]) if name in self._rows else ""
-
-    def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[_Signature, dict[str, Any]]:
-        signature = tuple(entry for folder in folders for entry in _sign(folder))
-        known = self._rows.get(name)
-        if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
-            return known
-        overviews = [run_overview.read(folder) for folder in folders]
-        overview = max(overviews, key=lambda overview: overview.last_step or -1)
-        found = run_files.read_events(folders, [])
-        reward = next((each.reward for each in overviews if each.reward is not None), None)
-        return signature, {
-            **to_plain(make_run_row(overview)),
-            "run": name,
-            "folder": None,
-            "nodes": len(folders),
-            "reward": None if reward is None else data.finite(reward),
-            "verdict": printable.show(overview.verdict, formatting.SENTENCE),
-            "alarms": len(found),
-            "open_alarms": sum("resolved" not in event.detail for event in found),
-        }
-
-    def _last_step(self, name: str) -> dict[str, Any] | None:
-        run = self._watcher.peek(name)
-        return describe_step(run.steps[-1]) if run is not None and run.steps else None
-
-
-def _sign(folder: Path) -> list[tuple[str, int, int]]:
-    try:
-        with os.scandir(folder) as entries:
-            return sorted((entry.name, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in entries)
-    except OSError:
-        return []
-
-
-# -- Checks requests: any client with the token may read the page, and with ``--no-token`` every client on this machine --
-#
-# The loopback is no boundary: every user of the machine reaches it, and the page shows what only the user of the training may read. So every
-# request needs the token, as a bearer token or as a cookie that a visit of ``/?token=...`` sets. Without a token only requests to a loopback name
-# are answered: a page of another site whose name resolves to this machine sends its own name as ``Host`` (DNS rebinding).
-
-COOKIE: Final = "verl_otel_view"
-"""Beginning of the cookie's name. The port follows, because browsers send a host's cookies to all its ports: two servers have two cookies."""
-MIN_LENGTH: Final = 16
-"""Shortest token, in characters."""
-
-
-class Access:
-    """Checks requests.
-
-    Args:
-        token: The token; empty: none.
-        secure: Whether the server speaks TLS; the cookie is then sent over TLS only.
-    """
-
-    def __init__(self, token: str = "", *, secure: bool = False) -> None:
-        self._token = token.encode()
-        self._mark = hmac.new(self._token, b"verl-otel view", hashlib.sha256).hexdigest()
-        self._secure = secure
-
-    def check(self, request: Request) -> Reply | None:
-        """Return the refusal of a request, or the reply that sets the cookie; None if the request is allowed."""
-        if not self._token:
-            if is_loopback(_host_of(request)):
-                return None
-            return make_plain_reply(403, "without a token this page is shown to the machine itself only, as 127.0.0.1")
-        given = parse_qs(request.query).get("token", [""])[0]
-        cookie = f"{COOKIE}_{_port_of(request)}"
-        if request.path == "/" and given:
-            return self._log_in(given, cookie)
-        scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token):
-            return None
-        cookies = dict(part.strip().partition("=")[::2] for part in request.headers.get("cookie", "").split(";"))
-        if hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
-            return None
-        return make_plain_reply(
-            401,
-            "open the address that verl-otel view prints, /?token=TOKEN, or send the token as bearer token",
-            ("WWW-Authenticate", "Bearer"),
-        )
-
-    def _log_in(self, given: str, name: str) -> Reply:
-        if not hmac.compare_digest(given.encode(), self._token):
-            return make_plain_reply(401, "wrong token")
-        cookie = f"{name}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
-        return Reply(303, (("Location", "./"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file.
-
-    Raises:
-        VerlOtelError: It cannot be read, is readable by other users, or is too short.
-    """
-    try:
-        mode, token = path.stat().st_mode, path.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise VerlOtelError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
-    if mode & 0o077:
-        raise VerlOtelError(f"{path}: other users can read the token: chmod 600 {path}")
-    if len(token) < MIN_LENGTH or not token.isprintable() or " " in token:
-        raise VerlOtelError(f"{path}: a token has at least {MIN_LENGTH} characters and no spaces")
-    return token
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(strip_brackets(host)).is_loopback
-    except ValueError:
-        return False
-
-
-def _host_of(request: Request) -> str:
-    host = request.headers.get("host", "")
-    return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
-
-
-def _port_of(request: Request) -> str:
-    port = request.headers.get("host", "").rpartition(":")[2]
-    return port if port.isdecimal() and port.isascii() else ""
-
-
-# -- Renders the HTML documents of the live page. They hold no data: their scripts fetch it below ``/api`` --
-
-PACKAGE: Final = "verl_otel.cli.view"
-_SHARED: Final = ("format.js", "colours.js", "elements.js", "tables.js", "chart.js")
-"""Scripts of the page of a run that these pages use, too."""
-
-
-@functools.cache
-def render_home() -> str:
-    """Return the page with all runs."""
-    return _render("Runs", "home.html", ("home.js",))
-
-
-@functools.cache
-def render_run() -> str:
-    """Return the page of a run; its address names the run."""
-    return _render("Run", "run.html", ("live_chart.js", "run_tables.js", "run.js"))
-
-
-@functools.cache
-def render_comparison() -> str:
-    """Return the page that compares two runs; its address names both."""
-    return _render("Comparison", "compare.html", ("live_chart.js", "compare.js"))
-
-
-@functools.cache
-def render_samples() -> str:
-    """Return the page with the samples of a step; its address names run and step."""
-    return _render("Samples", "samples.html", ("samples.js",))
-
-
-def _render(title: str, template: str, scripts: tuple[str, ...]) -> str:
-    style = assembly.read("page.css") + assembly.read("view.css", PACKAGE)
-    script = assembly.join_scripts(
-        [*map(assembly.read, _SHARED), *(assembly.read(name, PACKAGE) for name in ("polling.js", *scripts))]
-    )
-    body = assembly.fill(assembly.read(template, PACKAGE), {"version": html.escape(__version__)})
-    return assembly.render(title, body, style, script, connect=True)
-
-
-# -- requests and answers --
+from verl_otel.cli.page import assembly, data, document
+from verl_otel.cli.view.access import Access
+from verl_otel.cli.view.listing import Listing
+from verl_otel.cli.view.watching import Watcher
+from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
 
 HEADERS: Final = (
     ("Cache-Control", "no-store"),
@@ -258,8 +34,11 @@ HEADERS: Final = (
 )
 """Headers of every page and document."""
 MAX_DESCRIBED: Final = 4
+MAX_EXPLAINED: Final = 100
+"""Steps of one answer in the form of `explain`."""
 WHOLE: Final = 0.999
 """Share of the files of which a run counts as read: one that trains has always written something since."""
+_TYPES: Final = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=list)
 """Columns are arrays. It writes the answer at once, without an object for each number."""
 _Query = Mapping[str, Sequence[str]]
@@ -270,16 +49,16 @@ class NotFoundError(Exception):
 
 
 class Site:
-    """The pages of the runs of a catalogue.
+    """The page and the documents of some runs.
 
     Args:
-        catalogue: The runs.
+        listing: The runs.
         watcher: Reads the requested runs.
         access: Checks the requests.
     """
 
-    def __init__(self, catalogue: Catalogue, watcher: Watcher, access: Access) -> None:
-        self._listing = Listing(catalogue, watcher)
+    def __init__(self, listing: Listing, watcher: Watcher, access: Access) -> None:
+        self._listing = listing
         self._watcher = watcher
         self._access = access
         self._described: dict[str, tuple[Explanation, dict[str, Any]]] = {}
@@ -292,35 +71,28 @@ class Site:
             return refused
         parts = [unquote(part) for part in request.path.split("/") if part]
         try:
-            query = parse_qs(request.query, max_num_fields=100)
             if parts[:1] == ["api"]:
+                query = parse_qs(request.query, max_num_fields=100)
                 body = _ENCODER.encode(self._find_document(parts[1:], query))
                 return Reply(200, (("Content-Type", "application/json"), *HEADERS), body)
-            headers = (("Content-Type", "text/html; charset=utf-8"), *HEADERS)
-            return Reply(200, headers, self._render(parts).encode())
+            return self._find_file(parts)
         except NotFoundError as error:
             return make_plain_reply(404, str(error), *HEADERS)
-        except ValueError:
+        except (ValueError, IndexError):
             return make_plain_reply(400, "a parameter is not valid", *HEADERS)
 
-    def _render(self, parts: Sequence[str]) -> str:
-        """Return a page."""
+    def _find_file(self, parts: Sequence[str]) -> Reply:
+        """Return the page, a file of it, or the page of a run as one file, which has a policy of its own."""
+        policy = ("Content-Security-Policy", assembly.SERVED_POLICY)
         match parts:
             case []:
-                return render_home()
-            case ["run", name]:
-                text = render_run()
+                return _make_reply(assembly.render_served(), "html", policy)
+            case ["app", *names] if "/".join(names) in assembly.list_files():
+                name = "/".join(names)
+                return _make_reply(assembly.read(name), name.rpartition(".")[2], policy)
             case ["run", name, "report"]:
-                text = page.render(self._find(name)[0])
-            case ["run", name, "samples", "training" | "validation", _] | ["run", name, "samples", _, _, _]:
-                text = render_samples()
-            case ["compare", name, second]:
-                text = render_comparison()
-                self._find(second)
-            case _:
-                raise NotFoundError("no such page")
-        self._find(name)
-        return text
+                return _make_reply(document.render(self._find(name)[0]), "html")
+        raise NotFoundError("no such page")
 
     def _find_document(self, parts: Sequence[str], query: _Query) -> Any:
         """Return the JSON document below ``/api``."""
@@ -328,14 +100,15 @@ class Site:
             case ["runs"]:
                 return self._listing.read()
             case ["runs", name]:
-                return {"name": name, "state": self._listing.find_state(name), **self._describe(name)}
+                return {"name": name, **self._describe(name)}
             case ["runs", name, "explain"]:
                 return _explain(*self._find(name), query)
+            case ["runs", name, "steps", index]:
+                return data.describe_step(self._find(name)[0], int(index))
             case ["runs", name, kind] if kind in _DOCUMENTS:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
-                compared = comparison.compare(self._find(first)[0], self._find(second)[0])
-                return to_plain(make_compare(compared, (), first, second))
+                return data.compare_runs(self._find(first)[0], self._find(second)[0], first, second)
         raise NotFoundError("no such document")
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -343,10 +116,16 @@ class Site:
         known = self._described.get(name)
         if known is None or known[0] is not run:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
-            known = self._described[name] = run, describe_run(run)
+            known = self._described[name] = run, data.describe_run(run)
+        age = self._watcher.find_age(name)
         described = {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
+        described["age"] = None if age is None else round(age, 1)
+        state = self._listing.find_state(name)
+        if state:
+            described["state"] = state
         if read < WHOLE:
             described["headline"] = [f"{read:.0%} of the files are read; this is what they say", *described["headline"]]
+            described["progress"] = ""
         return described
 
     def _find(self, name: str) -> tuple[Explanation, float]:
@@ -355,6 +134,10 @@ class Site:
         if found is None:
             raise NotFoundError("no such run")
         return found
+
+
+def _make_reply(text: str, kind: str, *headers: tuple[str, str]) -> Reply:
+    return Reply(200, (("Content-Type", f"{_TYPES[kind]}; charset=utf-8"), *headers, *HEADERS), text.encode())
 
 
 def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
@@ -367,12 +150,12 @@ def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
     """
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    document = to_plain(make_explain(run, steps[-MAX_EXPLAINED:]))
+    described = to_plain(make_explain(run, steps[-MAX_EXPLAINED:]))
     partial = {"progress": ""} if read < WHOLE else {}
-    return {**document, **partial, "read": round(read, 4)}
+    return {**described, **partial, "read": round(read, 4)}
 
 
-def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
+def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
     """Return the samples of a group of a step; without a group the groups of the step."""
     step, group = int(query["step"][0]) if "step" in query else -1, query.get("group")
     validation = query.get("kind") == ["validation"]
@@ -381,197 +164,16 @@ def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
     return rollouts.read_group(run.manifest, step, group[0], validation=validation)
 
 
-def _steps(run: Explanation, query: _Query) -> dict[str, Any]:
-    return list_steps(run, max(0, int(query.get("first", ["0"])[0])))
+def _list_steps(run: Explanation, query: _Query) -> dict[str, Any]:
+    return data.list_steps(run, max(0, int(query.get("first", ["0"])[0])))
 
 
-def _scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
-    return list_scalars(run, query.get("name", []))
+def _list_scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
+    return data.list_scalars(run, query.get("name", []))
 
 
-_DOCUMENTS: Final = {"steps": _steps, "scalars": _scalars, "samples": _samples}
+_DOCUMENTS: Final = {"steps": _list_steps, "scalars": _list_scalars, "samples": _list_samples}
 """The documents of a run, by the last part of their address."""
-
-
-# -- The JSON documents. Their keys are stable and described in docs/reference/live-page.md --
-
-MAX_STEPS: Final = 20_000
-"""Steps of one answer."""
-MAX_EXPLAINED: Final = 100
-"""Steps of one answer in the form of `explain`."""
-MAX_OPEN: Final = 50
-MAX_KEYS: Final = 40
-"""Phases, and causes of GPU time."""
-UNSETTLED: Final = 3
-"""The last steps may change: their GPU time becomes known with the next ones."""
-
-
-def describe_run(run: Explanation) -> dict[str, Any]:
-    """Return what the page of a run shows besides its steps, scalars and log lines."""
-    return {
-        "id": printable.show(run.run_id),
-        "headline": [line for line in formatting.headline(run) if line],
-        "start": run.start_ns / 1e9,
-        "end": run.end_ns / 1e9,
-        "counts": run.counts._asdict(),
-        "steps": len(run.steps),
-        "has_gpu": run.has_gpu,
-        "findings": [
-            {"step": line.step.number if line.step else None, "text": line.text, "next": line.advice}
-            for line in headlines.find_headlines(run)
-        ],
-        **_indicators(run),
-        "last_step": describe_step(run.steps[-1]) if run.steps else None,
-        "open": _open(run),
-        "unfinished": [
-            {"process": printable.show(entry.process.label), "dead": entry.dead, "silent": entry.silent}
-            for entry in run.completeness.unfinished[: data.LISTED]
-        ],
-        "slowest": [_trajectory(trajectory) for trajectory in run.slowest],
-        "events": [
-            {
-                "kind": printable.show(event.kind),
-                "time": event.time_ns / 1e9,
-                "text": printable.show(event.text, formatting.SENTENCE),
-                "resolved": "resolved" in event.detail,
-            }
-            for event in run.events[-data.LISTED :]
-        ],
-        "missing": [printable.show(text, formatting.SENTENCE) for text in run.missing],
-        "samples": rollouts.has_folder(run.manifest),
-        "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:1000],
-    }
-
-
-def _indicators(run: Explanation) -> dict[str, Any]:
-    profile, found = indicators.find(run)
-    rows = [{**one._asdict(), "value": None if one.value is None else data.finite(one.value)} for one in found]
-    return {"profile": printable.show(profile), "indicators": rows}
-
-
-def describe_step(step: Step) -> dict[str, Any]:
-    """Return the number and the verdicts of a step."""
-    return {
-        "number": step.number,
-        "seconds": step.seconds,
-        "failed": formatting.end_of(step),
-        "verdicts": [
-            printable.show(headlines.verdict_line(verdict), formatting.SENTENCE) for verdict in step.verdicts[:5]
-        ],
-    }
-
-
-def list_steps(run: Explanation, first: int) -> dict[str, Any]:
-    """Return the steps from one index on, in columns.
-
-    Args:
-        run: What is known of the run.
-        first: Index of the first step that is wanted.
-    """
-    steps = run.steps[first : first + MAX_STEPS]
-    phases, gpu = _Columns(len(steps)), _Columns(len(steps))
-    for index, step in enumerate(steps):
-        phases.add(index, data.phase_seconds(step))
-        gpu.add(index, data.gpu_seconds(step))
-    return {
-        "first": first,
-        "all": len(run.steps),
-        "settled": max(0, min(first + len(steps), len(run.steps) - UNSETTLED)),
-        "number": [step.number for step in steps],
-        "start": [round(step.start_ns / 1e9, 3) for step in steps],
-        "seconds": [round(step.seconds, 4) for step in steps],
-        "failed": [formatting.end_of(step) for step in steps],
-        "verdicts": [len(step.verdicts) for step in steps],
-        "phases": phases.rounded(),
-        "gpu": gpu.rounded(),
-    }
-
-
-def list_scalars(run: Explanation, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the points of scalars, over steps where their steps are known."""
-    steps = scalars.find_steps(run.series)
-    wanted = set(names)
-    return [_scalar(series, steps, run.start_ns) for series in run.series if series.name in wanted][:50]
-
-
-def _scalar(series: Series, steps: Mapping[int, float], begin_ns: int) -> dict[str, Any]:
-    by_steps, xs = scalars.find_axis(series, steps, begin_ns)
-    return {
-        "name": printable.show(series.name),
-        "labels": {printable.show(key): printable.show(value) for key, value in series.labels},
-        "by_steps": by_steps,
-        "x": [round(x, 3) for x in xs],
-        "y": [data.finite(value) for value in series.values],
-    }
-
-
-class _Columns:
-    """One column of sums for each of a bounded number of keys.
-
-    Args:
-        count: Number of rows.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._columns: dict[str, array[float]] = {}
-
-    def add(self, index: int, row: Mapping[str, float]) -> None:
-        """Add the values of a row."""
-        for key, value in row.items():
-            column = self._columns.get(key)
-            if column is None:
-                if len(self._columns) >= MAX_KEYS:
-                    continue
-                column = self._columns[key] = array("d", bytes(8 * self._count))
-            column[index] += value
-
-    def rounded(self) -> dict[str, array[float]]:
-        """Return the columns, by keys that are safe to show."""
-        return {
-            printable.show(key): array("d", (round(value, 4) for value in column))
-            for key, column in self._columns.items()
-        }
-
-
-def _open(run: Explanation) -> list[dict[str, Any]]:
-    """Return the open spans without a parent, the oldest first: the current step, and trajectories under way."""
-    spans = [work for entry in run.completeness.unfinished for work in entry.work if not work.span.parent_id]
-    spans.sort(key=lambda work: -work.age)
-    steps = [work for work in spans if work.span.name != TRAJECTORY]
-    return [
-        _open_span(work) for work in [*steps[:MAX_OPEN], *(w for w in spans if w.span.name == TRAJECTORY)][:MAX_OPEN]
-    ]
-
-
-def _open_span(work: OpenSpan) -> dict[str, Any]:
-    values = work.span.attributes
-    return {
-        "name": printable.show(work.span.name),
-        "age": round(work.age, 1),
-        "last_child": printable.show(work.last_child),
-        "step": values.get(attr.STEP_NUMBER) if isinstance(values.get(attr.STEP_NUMBER), int) else None,
-        "uid": printable.show(values.get(attr.SAMPLE_UID, "")),
-    }
-
-
-def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "trace_id": f"{trajectory.trace_id:032x}",
-        "label": printable.show(trajectory.label),
-        "uid": printable.show(trajectory.uid),
-        "rollout_index": trajectory.rollout_index,
-        "step": trajectory.step,
-        "seconds": trajectory.seconds,
-        "turns": trajectory.turns,
-        "tokens": [trajectory.prompt_tokens, trajectory.response_tokens],
-        "score": None if trajectory.score is None else data.finite(trajectory.score),
-        "failed": trajectory.failed,
-        "parts": [
-            {"kind": printable.show(part.kind), "name": printable.show(part.name), "seconds": part.seconds}
-            for part in trajectory.parts
-        ],
-    }
 
 
 # -- The last lines of the run log (``verl_logs*.jsonl``), if the run has one --
@@ -591,10 +193,10 @@ def read_log(folders: Iterable[str]) -> list[str]:
 
 def _read_records(path: Path) -> Iterator[Record]:
     try:
-        data = safe_files.read_tail(path, LOG_BYTES)
+        content = safe_files.read_tail(path, LOG_BYTES)
     except OSError:  # it was deleted meanwhile
         return
-    for line in data.splitlines()[-LOG_LINES:]:
+    for line in content.splitlines()[-LOG_LINES:]:
         record = run_log.parse(line)
         if record is not None:
             yield record

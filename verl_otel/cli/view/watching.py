@@ -41,6 +41,8 @@ class _Watched:
         """Share of its files that had been read when it was explained."""
         self.explain_at = 0.0
         """When it may be explained again."""
+        self.explained_at = time.monotonic()
+        """When it was explained."""
         self.spent = 0.0
         """CPU seconds that reading it took since it was saved."""
 
@@ -95,6 +97,12 @@ class Watcher:
             watched = self._runs.get(name)
             return None if watched is None else watched.explanation
 
+    def find_age(self, name: str) -> float | None:
+        """Return how many seconds ago a run was explained; None if all files of a run that has ended are in its explanation."""
+        with self._lock:
+            watched = self._runs.get(name)
+            return None if watched is None or watched.live.is_finished else time.monotonic() - watched.explained_at
+
     def run(self, stopped: threading.Event) -> None:
         """Read until it is stopped."""
         while not stopped.is_set():
@@ -143,6 +151,9 @@ class Watcher:
 def _explain(watched: _Watched) -> Explanation:
     """Return the explanation of a run; a new one at most every few seconds, while it is read for the first time, too."""
     is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
+    is_due = is_due or (
+        watched.read_share < 1 and not watched.live.is_behind
+    )  # what is shown is a part of what was read
     if watched.explanation is None or is_due:
         _explain_now(watched)
         _finish(watched)
@@ -152,6 +163,7 @@ def _explain(watched: _Watched) -> Explanation:
 def _explain_now(watched: _Watched) -> None:
     begin = time.thread_time()
     watched.explained = watched.live.version
+    watched.explained_at = time.monotonic()
     watched.explanation = watched.live.explain()
     read, size = watched.live.progress()
     watched.read_share = read / size if size else 1.0

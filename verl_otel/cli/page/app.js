@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: The verl-otel authors
+// SPDX-License-Identifier: Apache-2.0
+// The way in: which view the address names, what stands above it, and one clock for all of it.
+
+import { forgetCharts, redrawCharts } from "./chart.js";
+import { readPalette } from "./colours.js";
+import { announce, bdi, byId, clock, make } from "./dom.js";
+import { compareView } from "./compare.js";
+import { homeView, runHref, stateDot } from "./home.js";
+import { runView } from "./run.js";
+import { samplesView, stepView, trajectoryView } from "./step.js";
+import { isLive, looks, ownRun } from "./source.js";
+
+const EVERY = 5000;
+let view = null;
+let shownPath = null;
+let timer = 0;
+let turnNumber = 0;
+let last = { at: 0, error: "", status: null };
+
+// A change of the address that the view has made itself: it is not opened again.
+function go(hash) {
+  history.replaceState(null, "", hash);
+  shownPath = pathOf();
+}
+
+const pathOf = () => (location.hash.slice(1) || "/").split("?")[0];
+
+function findView() {
+  const [path, query = ""] = (location.hash.slice(1) || "/").split("?");
+  const parts = path.split("/").filter(Boolean).map(decodeURIComponent);
+  const params = new URLSearchParams(query);
+  const [kind, name, part, ...rest] = parts;
+  if (!isLive && (kind !== "run" || name !== ownRun)) return runView(ownRun, params, go);
+  if (kind === "compare" && part) return compareView(name, part);
+  if (kind !== "run") return homeView(params, go);
+  if (part === "step" && rest.length > 1) return trajectoryView(name, ...rest);
+  if (part === "step" && rest.length) return stepView(name, rest[0]);
+  if (part === "samples") return samplesView(name, ...rest);
+  return runView(name, params, go);
+}
+
+function showTop() {
+  const { status, error, at } = last;
+  const run = status?.run;
+  const crumbs = view.crumbs?.() ?? [];
+  byId("top").replaceChildren(
+    make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun) }, make("i", { class: "logo", "aria-hidden": "true" }), "verl-otel"),
+    make("nav", { "aria-label": "Where you are" }, make("ol", {}, crumbs.map(([text, href], place) => make("li", {}, make("a", { href, "aria-current": place === crumbs.length - 1 ? "page" : undefined }, bdi(text)))))),
+    run ? stateDot({ state: run.state, stalled: run.events.some((event) => event.kind === "stall" && !event.resolved) }) : "",
+    make("p", { id: "freshness", class: error ? "stale" : undefined, role: "status" }, freshness(run, status, error, at)));
+}
+
+// One clock: until which step the page has been made, and when that was.
+function freshness(run, status, error, at) {
+  if (error) return `No answer (${error})${at ? `; this is of ${new Date(at).toISOString().slice(11, 19)} UTC` : ""}. Trying again.`;
+  if (!isLive) return run ? `ended ${clock(run.end)}` : "";
+  const until = status?.steps?.count ? `analysed until ${status.steps.title(status.steps.count - 1).toLowerCase()}` : run ? "no step has ended yet" : "";
+  const part = run && run.read < 0.999 ? `, ${Math.floor(run.read * 100)}% of the files` : "";
+  if (run && run.age === null && run.state !== "running") return `${until}, its end`;
+  const age = Math.round((Date.now() - at) / 1000 + (run?.age ?? 0));
+  return [until + part || "updated", at ? (age < 2 ? "now" : `${age} s ago`) : "loading …"].join(", ");
+}
+
+async function turn() {
+  clearTimeout(timer);
+  const mine = (turnNumber += 1);
+  if (!document.hidden || !last.at) {
+    const own = view;
+    try {
+      const status = await own.refresh();
+      if (own !== view || mine !== turnNumber) return;
+      last = { at: Date.now(), error: "", status };
+    } catch (error) {
+      if (own !== view || mine !== turnNumber) return;
+      last = { ...last, error: error.message };
+      if (!isLive) throw error;
+    }
+    showTop();
+    byId("loading")?.remove();
+    document.documentElement.dataset.ready = "yes";
+  }
+  if (isLive) timer = setTimeout(turn, (last.status?.run ?? last.status)?.read < 0.999 ? EVERY / 5 : EVERY); // a run that is being read changes quickly
+}
+
+function open() {
+  if (view && pathOf() === shownPath) return;
+  forgetCharts();
+  view = findView();
+  last = { at: 0, error: "", status: null };
+  document.title = view.title === "verl-otel" ? view.title : `${view.title} · verl-otel`;
+  byId("main").replaceChildren(make("p", { id: "loading", class: "loading" }, "Loading …"), view.element);
+  if (shownPath !== null) {
+    window.scrollTo(0, 0);
+    byId("main").focus({ preventScroll: true });
+    announce(view.title);
+  }
+  shownPath = pathOf();
+  showTop();
+  turn();
+}
+
+function onTheme() {
+  readPalette();
+  redrawCharts();
+}
+
+readPalette();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", onTheme);
+// Paper is white, also where the screen is dark.
+for (const [event, isPaper] of [["beforeprint", true], ["afterprint", false]]) {
+  window.addEventListener(event, () => {
+    document.documentElement.classList.toggle("paper", isPaper);
+    onTheme();
+  });
+}
+window.addEventListener("hashchange", open);
+document.addEventListener("visibilitychange", () => !document.hidden && isLive && turn());
+if (isLive) setInterval(() => last.at && !document.hidden && (byId("freshness").textContent = freshness(last.status?.run, last.status, last.error, last.at)), 1000);
+document.body.append(make("footer", {}, `verl-otel ${looks.version}`));
+open();

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The verl-otel authors
+// SPDX-License-Identifier: Apache-2.0
+// Where documents come from: the server of the page, or the file itself. Views ask by the same addresses and do not know which it is.
+
+const stored = document.getElementById("documents");
+const documents = stored ? JSON.parse(stored.textContent) : null;
+export const looks = JSON.parse(document.getElementById("looks").textContent);
+export const isLive = documents === null;
+// The only run of a file.
+export const ownRun = documents?.run ?? null;
+
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+const unpacked = new Map();
+export async function get(address) {
+  if (!isLive) {
+    if (!Object.hasOwn(documents, address)) return null;
+    if (!unpacked.has(address)) unpacked.set(address, unpack(documents[address]));
+    return unpacked.get(address);
+  }
+  const reply = await fetch(`api/${address}`, { headers: { Accept: "application/json" }, cache: "no-store" });
+  if (reply.status === 401) throw new Error("the address with a new token is needed: verl-otel view prints it");
+  if (!reply.ok) throw new Error((await reply.text()).trim() || `status ${reply.status}`);
+  return reply.json();
+}
+
+export const runAddress = (name) => `runs/${encodeURIComponent(name)}`;
+export const hasDocument = (address) => isLive || Object.hasOwn(documents, address);
+
+// The points of some scalars: a file holds all in one document, a server is asked for those that are wanted.
+export async function getScalars(name, names) {
+  const wanted = new Set(names);
+  if (!wanted.size) return [];
+  if (!isLive) return (await get(`${runAddress(name)}/scalars`)).filter((line) => wanted.has(line.name));
+  const groups = Array.from({ length: Math.ceil(names.length / 40) }, (_, index) => names.slice(index * 40, (index + 1) * 40));
+  const query = (group) => group.map((each) => `name=${encodeURIComponent(each)}`).join("&");
+  return (await Promise.all(groups.map((group) => get(`${runAddress(name)}/scalars?${query(group)}`)))).flat();
+}
+
+// The steps of a run in columns. What is known is kept: only steps that may have changed are asked for again.
+export class Steps {
+  constructor(name) {
+    this.name = name;
+    Object.assign(this, { settled: 0, count: 0, number: [], start: [], seconds: [], failed: [], verdicts: [], saved: [], phases: Object.create(null), gpu: Object.create(null), held: [], marks: new Map() });
+  }
+
+  // Returns whether anything is new.
+  async update() {
+    const before = JSON.stringify([this.count, this.seconds.slice(-4), this.held.length]);
+    let isMore = true;
+    while (isMore) {
+      const part = await get(`${runAddress(this.name)}/steps?first=${this.settled}`);
+      if (!part) break;
+      this.add(part);
+      isMore = this.count < part.all;
+      this.settled = isMore ? this.count : part.settled;
+    }
+    return before !== JSON.stringify([this.count, this.seconds.slice(-4), this.held.length]);
+  }
+
+  add(part) {
+    for (const key of ["number", "start", "seconds", "failed", "verdicts", "saved"]) splice(this[key], part[key], part.first);
+    this.count = part.first + part.number.length;
+    for (const key of ["phases", "gpu"]) {
+      for (const name of new Set([...Object.keys(this[key]), ...Object.keys(part[key])])) {
+        const column = (this[key][name] ??= []);
+        splice(column, part[key][name] ?? part.number.map(() => 0), part.first);
+      }
+    }
+    this.held = [...this.held.filter((row) => row.index < part.first), ...part.held];
+  }
+
+  // What is special about a step: the last of these that holds.
+  mark(run) {
+    const failed = this.failed.flatMap((word, index) => (word ? [index] : []));
+    this.marks.clear();
+    for (const [word, places] of [["slow", run.unexplained], ["start-up", run.start_up], ["held", this.held.map((row) => row.index)], ["failed", failed]])
+      for (const index of places) this.marks.set(index, word);
+  }
+
+  // The name of a step in an address: its number, or its place where that is unknown or was trained twice.
+  key(index) {
+    const own = this.number[index];
+    return own !== null && this.number.lastIndexOf(own) === index ? String(own) : `at-${index}`;
+  }
+
+  find(key) {
+    return key.startsWith("at-") ? Number(key.slice(3)) : this.number.lastIndexOf(Number(key));
+  }
+
+  title(index) {
+    const own = this.number[index] ?? "?";
+    return this.number.indexOf(own) === this.number.lastIndexOf(own) ? `Step ${own}` : `Step ${own} (${index === this.number.lastIndexOf(own) ? "trained again" : "first attempt"})`;
+  }
+}
+
+function splice(shown, next, first) {
+  shown.length = Math.min(shown.length, first);
+  while (shown.length < first) shown.push(0);
+  for (const value of next) shown.push(value);
+}

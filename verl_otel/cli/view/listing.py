@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The list of all runs: what their manifests contain, and what an analysis has found in each, whether a client has opened it or not.
+
+A run is read again only when one of its files has changed. What was found in a run that has ended is kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary, printable, safe_files
+from verl_otel._version import __version__
+from verl_otel.analysis import reader, scalars
+from verl_otel.analysis.io import run_files
+from verl_otel.analysis.model import Explanation
+from verl_otel.cli import formatting, run_overview
+from verl_otel.cli.documents.base import to_plain
+from verl_otel.cli.documents.runs import make_run_row
+from verl_otel.cli.page import data
+from verl_otel.cli.view.watching import Catalogue, Watcher
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.run_state import RunState
+from verl_otel.session import run_manifest
+
+FRESH_SECONDS: Final = 4.0
+"""Age below which the list is not made again: several viewers share it."""
+MAX_RUNS: Final = 500
+MAX_RUNNING: Final = 2
+"""Running runs whose findings are in the list although no client has opened their pages."""
+MAX_KEPT: Final = 1_000
+"""Summaries of ended runs that are kept."""
+REST_SHARE: Final = 1.0
+"""After each piece of a run, time for the training: this multiple of the time that the piece took."""
+_Row = dict[str, Any]
+
+
+class Listing:
+    """The list of runs.
+
+    Args:
+        catalogue: The runs.
+        watcher: Has what was found in the runs that are being read.
+    """
+
+    def __init__(self, catalogue: Catalogue, watcher: Watcher) -> None:
+        self._catalogue = catalogue
+        self._watcher = watcher
+        self._rows: dict[str, tuple[str, _Row]] = {}
+        self._folders: dict[str, tuple[Path, ...]] = {}
+        self._found = _load()
+        """What was found in runs that have ended, by the signature of their files."""
+        self._watched: dict[str, tuple[Explanation, _Row]] = {}
+        """The last summary of each run that is being read."""
+        self._made_at = float("-inf")
+        self._wanted = threading.Event()
+
+    def read(self) -> list[_Row]:
+        """Return a row for each run, the one that was written last first."""
+        self._refresh()
+        running = [name for name, (_, row) in self._rows.items() if row["state"] == RunState.RUNNING.word][:MAX_RUNNING]
+        for name in running:
+            self._watcher.ask(name)
+        return [{**row, **self._summary(name, signature)} for name, (signature, row) in self._rows.items()]
+
+    def find_state(self, name: str) -> str:
+        """Return the state of a run; empty if it is not in the list."""
+        self._refresh()
+        return str(self._rows[name][1]["state"]) if name in self._rows else ""
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._made_at > FRESH_SECONDS:
+            self._folders = dict(list(self._catalogue.find().items())[:MAX_RUNS])
+            self._rows = {name: self._read(name, folders) for name, folders in self._folders.items()}
+            self._made_at = time.monotonic()
+            self._wanted.set()
+
+    def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[str, _Row]:
+        signature = _sign(folders)
+        known = self._rows.get(name)
+        if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
+            return known
+        overviews = [run_overview.read(folder) for folder in folders]
+        overview = max(overviews, key=lambda overview: overview.last_step or -1)
+        events = run_files.read_events(folders, [])
+        manifest = next(filter(None, map(run_manifest.read, folders)), {})
+        unresolved = [event for event in events if "resolved" not in event.detail]
+        row = {
+            **to_plain(make_run_row(overview)),
+            "run": name,
+            "folder": None,
+            "nodes": len(folders),
+            "project": manifest.get(attr.PROJECT, ""),
+            "experiment": manifest.get(attr.EXPERIMENT, ""),
+            "planned": data.find_planned(manifest),
+            "reward": next((each.reward for each in overviews if each.reward is not None), None),
+            "verdict": printable.show(overview.verdict, formatting.SENTENCE),
+            "alarms": len(events),
+            "open_alarms": len(unresolved),
+            "stalled": any(event.kind == "stall" for event in unresolved),
+        }
+        return signature, data.clean(row)
+
+    def _summary(self, name: str, signature: str) -> _Row:
+        """Return what was found in a run: now, if it is being read; else what was kept of it."""
+        run = self._watcher.peek(name)
+        if run is not None and run.steps:
+            if name not in self._watched or self._watched[name][0] is not run:
+                self._watched[name] = run, summarise(run)
+            return self._watched[name][1]
+        self._watched.pop(name, None)
+        return self._found.get(signature) or {
+            **dict.fromkeys(("finding", "productive", "last")),
+            "seconds_line": [],
+            "reward_line": [],
+        }
+
+    # -- the runs that no client has opened, one after the other --
+
+    def run(self, stopped: threading.Event) -> None:
+        """Analyse the runs that have ended, the newest first, until it is stopped."""
+        while not stopped.is_set():
+            self._wanted.wait()
+            self._wanted.clear()
+            for name, (signature, row) in list(self._rows.items()):
+                if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
+                    continue
+                found = self._analyse(self._folders[name], stopped)
+                if stopped.is_set():
+                    return
+                self._found[signature] = found
+                _save(self._found)
+
+    def wake(self) -> None:
+        """Have `run` notice that it is stopped."""
+        self._wanted.set()
+
+    def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
+        try:
+            run = _read_slowly(folders, stopped)
+            return summarise(run) if run is not None else {}
+        except Exception as error:  # one damaged run must not end the reading of the others
+            error_boundary.record_internal_error("live page", error)
+            return {}
+
+
+def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explanation | None:
+    """Return what is known of a run; None if it is stopped before."""
+    live = reader.begin_page(folders)
+    live.look()
+    while live.is_behind:
+        if stopped.is_set():
+            return None
+        begin = time.thread_time()
+        live.read()
+        time.sleep(REST_SHARE * (time.thread_time() - begin))
+    live.finish()
+    return live.explain()
+
+
+def summarise(run: Explanation) -> _Row:
+    """Return what the list shows of a run: its first finding, its steps and its reward as small lines, and its productive share."""
+    findings = data.list_findings(run)
+    rewards = list(scalars.find_rewards(run.series).values())
+    lengths = [step.seconds for step in run.steps]
+    summary: _Row = data.clean(
+        {
+            "finding": findings[0] if findings else None,
+            "seconds_line": _thin(lengths),
+            "reward_line": _thin(rewards),
+            "productive": data.find_productive(run),
+            "last": data.describe_last(run),
+        }
+    )
+    return summary
+
+
+def _thin(values: list[float]) -> list[float | None]:
+    return data.thin(values, values, data.SPARK)[1]
+
+
+def _sign(folders: tuple[Path, ...]) -> str:
+    """Return a signature of the files of a run: none has changed while it is the same."""
+    entries: list[tuple[str, int, int]] = []
+    for folder in folders:
+        with contextlib.suppress(OSError), os.scandir(folder) as found:
+            entries += sorted((entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in found)
+    return hashlib.sha256(json.dumps([__version__, entries]).encode()).hexdigest()[:32]
+
+
+def _path() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "verl-otel" / "findings.json"
+
+
+def _load() -> dict[str, _Row]:
+    try:
+        kept = json.loads(safe_files.read_bytes(_path(), 64 << 20, follow=False))
+    except (OSError, ValueError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _save(found: dict[str, _Row]) -> None:
+    while len(found) > MAX_KEPT:
+        del found[next(iter(found))]
+    with contextlib.suppress(OSError):
+        safe_files.make_folder(_path().parent)
+        safe_files.check_folder(_path().parent)
+        safe_files.write_secret(_path(), json.dumps(found))
