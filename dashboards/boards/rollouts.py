@@ -134,14 +134,14 @@ def tools() -> Panel:
 def setups() -> Panel:
     """Which tool needs long to be ready?"""
     text = (
-        "95th percentile of making the environment of a tool for one call (verl's BaseTool.create), a part of the call, without those of "
+        "Mean time in which the environment of a tool is made for one call (verl's BaseTool.create), a part of the call, without those of "
         "validations. Empty for function tools, which have none."
     )
-    by = f"{label.RUN_ID}, {label.GEN_AI_TOOL}"
-    target = query(
-        quantile(0.95, metric.TOOL_SETUP_DURATION, by, matchers=TRAINED), f"{legend.RUN_ID} {legend.GEN_AI_TOOL}"
-    )
-    return panels.timeseries("Set-up of tools, p95", text, "s", target, low=0)
+    by = f"by ({label.RUN_ID}, {label.GEN_AI_TOOL})"
+    spent = f"sum {by} (rate({metric.TOOL_SETUP_TIME}{TRAINED}[window]))"
+    calls = f"(sum {by} (rate({metric.TOOL_CALL_DURATION}_count{TRAINED}[window])) > 0)"
+    target = query(f"{spent} / {calls}", f"{legend.RUN_ID} {legend.GEN_AI_TOOL}")
+    return panels.timeseries("Set-up of tools", text, "s", target, low=0)
 
 
 def ends() -> Panel:

@@ -212,7 +212,7 @@ def payload() -> Panel:
 def sync_parts() -> Panel:
     """Which part of a weight sync is slow?"""
     text = (
-        "Host seconds of the slowest process in each part of its last sync: a rank makes whole tensors (gather) and sends them or loads them into the "
+        "Host seconds of rank 0 in each part of its last sync: a rank makes whole tensors (gather) and sends them or loads them into the "
         "engine; a replica with GPUs of its own receives and loads them. Bytes divided by their sum is the rate."
     )
     target = grouped("max", f"{label.RUN_ID}, {label.PART}", f"{metric.WEIGHT_SYNC_PART_DURATION}{{run}}")

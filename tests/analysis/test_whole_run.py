@@ -31,12 +31,13 @@ def test_ends_are_those_of_all_processes_and_attempts():
     assert list(wording.describe_ends(trajectory_ends.count(series[:2]))) == [], "all finished is no news"
 
 
-def test_a_sync_is_that_of_the_slowest_process_on_each_side():
-    """Ranks make and send the weights, replicas receive and load them; values are medians over the syncs."""
+def test_a_sync_is_that_of_the_slowest_process_of_each_kind():
+    """Ranks make the weights and load or send them, which are two kinds, and replicas receive and load them; values are medians over the syncs."""
     series = [
         make("weight_sync.size", (2048, 2048), instance="rank-0"),
         make("weight_sync.part.duration", (0.5, 1.5, 0.7), verl__part="gather", instance="rank-0"),
         make("weight_sync.part.duration", (0.1, 0.3, 0.2), verl__part="send", instance="rank-0"),
+        make("weight_sync.part.duration", (0.3,), verl__part="load", instance="rank-0"),
         make("weight_sync.size", (2048,), instance="rank-1"),
         make("weight_sync.part.duration", (0.1,), verl__part="gather", instance="rank-1"),
         make("weight_sync.size", (2048,), instance="rollout-0"),
@@ -44,6 +45,7 @@ def test_a_sync_is_that_of_the_slowest_process_on_each_side():
         make("weight_sync.part.duration", (0.75,), verl__part="receive", instance="rollout-0"),
     ]
     assert list(wording.describe_syncs(weight_syncs.find(series))) == [
+        "2.0 KiB in 1.00 s, 2.0 KiB a second: gather 700 ms, load 300 ms (medians of rank-0)",
         "2.0 KiB in 900 ms, 2.2 KiB a second: gather 700 ms, send 200 ms (medians of rank-0)",
         "2.0 KiB in 1.00 s, 2.0 KiB a second: receive 750 ms, load 250 ms (medians of rollout-0)",
     ]

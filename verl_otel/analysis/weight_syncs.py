@@ -12,8 +12,9 @@ from verl_otel.analysis.model import Series
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import WEIGHT_SYNC_PART_DURATION, WEIGHT_SYNC_SIZE
 
-SIDES: Final = ("gather", "receive")
-"""The first part on each side: that of ranks, and that of replicas with GPUs of their own."""
+KINDS: Final = (("gather", "load"), ("gather", "send"), ("receive", "load"))
+"""The parts of each kind of sync: of a rank into the engine of its own GPU, of a rank to replicas with GPUs of their own, and of such a replica. A rank
+may have both of the first ones."""
 
 
 class WeightSync(NamedTuple):
@@ -31,7 +32,7 @@ class WeightSync(NamedTuple):
 
 
 def find(series: Iterable[Series]) -> list[WeightSync]:
-    """Return the process that took longest on each side; nothing where no sizes were recorded."""
+    """Return the process that took longest in each of `KINDS`; nothing where no sizes were recorded."""
     sizes: dict[str, float] = {}
     parts: dict[str, dict[str, float]] = {}
     for one in series:
@@ -41,10 +42,12 @@ def find(series: Iterable[Series]) -> list[WeightSync]:
             sizes[instance] = median(one.values)
         elif one.name == WEIGHT_SYNC_PART_DURATION:
             parts.setdefault(instance, {})[labels.get(attr.PART, "")] = median(one.values)
-    known = [
-        WeightSync(name, sizes[name], dict(sorted(each.items(), key=lambda part: part[0] not in SIDES)))
-        for name, each in parts.items()
-        if name in sizes
-    ]
-    sides = ([sync for sync in known if side in sync.parts] for side in SIDES)
-    return [max(syncs, key=lambda sync: sync.seconds) for syncs in sides if syncs]
+    found = []
+    for kind in KINDS:
+        syncs = [
+            WeightSync(name, sizes[name], {part: each[part] for part in kind})
+            for name, each in parts.items()
+            if name in sizes and each.keys() >= set(kind)
+        ]
+        found += [max(syncs, key=lambda sync: sync.seconds)] if syncs else []
+    return found

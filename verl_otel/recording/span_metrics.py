@@ -292,7 +292,7 @@ def _tool(span: Span, seconds: float) -> None:
     setup = to_number(values.get(attr.TOOL_SETUP_SECONDS))
     if setup is not None:
         more = _VALIDATION_LABELS[find_validation(span)]
-        _find_cached(histogram, metric_names.TOOL_SETUP_DURATION, values, (attr.GEN_AI_TOOL,), *more).record(setup)
+        _find_cached(counter, metric_names.TOOL_SETUP_TIME, values, (attr.GEN_AI_TOOL,), *more).record(setup)
 
 
 def _reward(span: Span, seconds: float) -> None:

@@ -44,8 +44,10 @@ LINK_TYPE: Final = "verl.link.type"
 WEIGHT_SYNC_BACKEND: Final = "verl.weight_sync.backend"
 REPLICAS: Final = "verl.replicas"
 BYTES: Final = "verl.bytes"
-SYNC_SECONDS: Final = {part: f"verl.weight_sync.{part}.time" for part in ("gather", "send", "receive", "load")}
-"""Seconds of a rank in each part of a weight sync."""
+SYNC_GATHER_SECONDS: Final = "verl.weight_sync.gather.time"
+SYNC_SEND_SECONDS: Final = "verl.weight_sync.send.time"
+SYNC_RECEIVE_SECONDS: Final = "verl.weight_sync.receive.time"
+SYNC_LOAD_SECONDS: Final = "verl.weight_sync.load.time"
 
 # -- workers --
 WORKER_GROUP: Final = "verl.worker.group"

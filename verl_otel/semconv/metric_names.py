@@ -114,10 +114,10 @@ SAMPLE_GENERATION: Final = _row("verl.sample.generation", "histogram", "s", (), 
     "the phases `gen` of a step. The wait of the trainer is `verl.phase.duration` with `verl.phase` `gen`.", buckets.LONG)
 WEIGHT_SYNC_PAYLOAD: Final = _row("verl.weight_sync.payload", "gauge", "By", (), (1, 1, 1),
     "Bytes of the last weight sync that sent changes only.")
-WEIGHT_SYNC_SIZE: Final = _row("verl.weight_sync.size", "gauge", "By", (), (1, 8, 64),
-    "Bytes of the weights that a rank handed over in its last weight sync, or that a replica received: those of whole tensors, which each rank has.")
-WEIGHT_SYNC_PART_DURATION: Final = _row("verl.weight_sync.part.duration", "gauge", "s", (attr.PART,), (2, 16, 128),
-    "Host seconds of a rank in the parts of its last weight sync: gather (making whole tensors), send (the rest of the transfer), load (into the engine); of a "
+WEIGHT_SYNC_SIZE: Final = _row("verl.weight_sync.size", "gauge", "By", (), (2, 2, 2),
+    "Bytes of the weights that rank 0 handed over in its last weight sync, or that rank 0 of the replicas received: those of whole tensors, as on each rank.")
+WEIGHT_SYNC_PART_DURATION: Final = _row("verl.weight_sync.part.duration", "gauge", "s", (attr.PART,), (4, 4, 4),
+    "Host seconds of rank 0 in the parts of its last weight sync: gather (making whole tensors), send (the rest of the transfer), load (into the engine); of a "
     "replica receive and load. The engine's waking up is none of them.")
 AVERAGE_REWARD: Final = _row("verl.average_reward", "gauge", "", (), (1, 1, 1),
     "Mean reward of the last step (`critic/rewards/mean`); of an own loop, mean score of its trajectories, or of a batch that it scored.")
@@ -128,7 +128,7 @@ VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
 ROLLOUT_TRAJECTORY_DURATION: Final = _row("verl.rollout.trajectory.duration", "histogram", "s", (attr.AGENT, attr.VALIDATE, attr.ERROR_TYPE),
     (272, 272, 272),
     "One trajectory, from its first to its last action.", buckets.LONG)
-ROLLOUT_TRAJECTORIES: Final = _row("verl.rollout.trajectories", "counter", "{trajectory}", (attr.TRAJECTORY_END, attr.VALIDATE), (64, 64, 64),
+ROLLOUT_TRAJECTORIES: Final = _row("verl.rollout.trajectories", "counter", "{trajectory}", (attr.TRAJECTORY_END, attr.VALIDATE), (32, 32, 32),
     "Trajectories that have ended, by how: finished (by the model), length (the limit of tokens), turn_limit (its last turn is the last one that verl's limit "
     "of turns allows), timeout (an exception of a time-out), tool_failed (the exception of a tool), failed (another one), aborted (the engine dropped its last "
     "request), cancelled; or what an own loop has set.")
@@ -139,8 +139,8 @@ ROLLOUT_TURN_DURATION: Final = _row("verl.rollout.turn.duration", "histogram", "
     "One turn of a trajectory: a call of the model and the tools that it calls.", buckets.SHORT)
 TOOL_CALL_DURATION: Final = _row("verl.tool.call.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE), (480, 480, 480),
     "One call of a tool.", buckets.SHORT)
-TOOL_SETUP_DURATION: Final = _row("verl.tool.setup.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE), (240, 240, 240),
-    "Making the environment of a tool for one call (verl's `BaseTool.create`), which is a part of the call.", buckets.SHORT)
+TOOL_SETUP_TIME: Final = _row("verl.tool.setup.time", "counter", "s", (attr.GEN_AI_TOOL, attr.VALIDATE), (16, 16, 16),
+    "Time in which the environments of tools were made for their calls (verl's `BaseTool.create`), which is a part of the calls.")
 ROLLOUT_ACTIVE: Final = _row("verl.rollout.active", "updown", "{trajectory}", (), (8, 8, 8),
     "Trajectories that are open now.")
 ROLLOUT_OLDEST_AGE: Final = _row("verl.rollout.oldest.age", "gauge", "s", (), (8, 8, 8),

@@ -197,7 +197,7 @@ class StartUp(Document):
 
 
 class WeightSync(Document):
-    """Weight syncs of the process that took longest: of the ranks, and of replicas with GPUs of their own."""
+    """Weight syncs of the process that took longest, of each kind: gather and load, gather and send, receive and load."""
 
     instance: Annotated[str, about("the process")]
     bytes: Annotated[float, about("median of the bytes of a sync")]

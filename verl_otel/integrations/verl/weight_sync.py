@@ -45,6 +45,14 @@ _RECEIVER: Final = (_Role("checkpoint_engine", "receive_weights", "receive"), _R
 """The producer first, then consumers, of which a sync has one: without a checkpoint engine a rank loads into the engine of its own device."""
 
 
+_ATTRIBUTES: Final = {
+    "gather": attr.SYNC_GATHER_SECONDS,
+    "send": attr.SYNC_SEND_SECONDS,
+    "receive": attr.SYNC_RECEIVE_SECONDS,
+    "load": attr.SYNC_LOAD_SECONDS,
+}
+
+
 class Parts:
     """What a rank has done since its last sync began."""
 
@@ -63,16 +71,19 @@ class Parts:
             self.bytes += int(item[1].nbytes)
 
     def record(self, span: Span) -> None:
-        """Record what was done, on the span of the rank and as metrics. Without weights that passed through the generator nothing is known."""
+        """Record what was done, on the span of the rank, and as metrics of rank 0. Without weights that passed through the generator nothing is known."""
         if not self.bytes:
             return
         producer, *_ = self.seconds
+        is_first = not span.attributes.get(attr.RANK)
         span.set_attribute(attr.BYTES, self.bytes)
-        gauge(metric_names.WEIGHT_SYNC_SIZE).set(self.bytes)
+        if is_first:
+            gauge(metric_names.WEIGHT_SYNC_SIZE).set(self.bytes)
         for part, seconds in self.seconds.items():
             own = seconds if part == producer else max(0.0, seconds - self.seconds[producer])
-            span.set_attribute(attr.SYNC_SECONDS[part], own)
-            gauge(metric_names.WEIGHT_SYNC_PART_DURATION, ((attr.PART, part),)).set(own)
+            span.set_attribute(_ATTRIBUTES[part], own)
+            if is_first:
+                gauge(metric_names.WEIGHT_SYNC_PART_DURATION, ((attr.PART, part),)).set(own)
 
 
 _parts: Final[WeakKeyDictionary[Any, Parts]] = WeakKeyDictionary()
