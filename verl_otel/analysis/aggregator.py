@@ -392,7 +392,7 @@ class Aggregator:
         """Use other clocks for what is added from now on."""
         self._context = context
 
-    def set_events(self, run_events: Iterable[Event]) -> None:
+    def set_events(self, run_events: tuple[Event, ...]) -> None:
         """Replace the stalls and crashes of the run."""
         self.blocked_loops.set_events(run_events)
         self._crashes_ns = [event.time_ns for event in run_events if event.kind == "crash"]
