@@ -171,7 +171,7 @@ class Aggregator(msgspec.Struct, dict=True):
             self._discard(trajectory)
         self._close(self._windows.close_all(self.end_ns))
 
-    def set_events(self, run_events: Iterable[Event]) -> None:
+    def set_events(self, run_events: tuple[Event, ...]) -> None:
         """Replace the stalls and crashes of the run."""
         self.blocked_loops.set_events(run_events)
         self._crashes_ns = [event.time_ns for event in run_events if event.kind == "crash"]
