@@ -446,6 +446,7 @@ def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline
     )
     assert text in cli_explain.render_step(run, run.steps)
     assert any("score 0 may be" in line.text for line in headlines.find_headlines(run)) == is_headline
+    assert ("score 0 may be" in cli_explain.render(run)) == is_headline
 
 
 @pytest.mark.parametrize(

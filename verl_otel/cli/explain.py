@@ -40,7 +40,7 @@ from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.cli import advice, incidents, options, run_selection, wording
+from verl_otel.cli import advice, headlines, incidents, options, run_selection, wording
 from verl_otel.cli.documents.explain import find_next, make_explain
 from verl_otel.cli.formatting import (
     DOCUMENTS,
@@ -380,6 +380,7 @@ def _whole_run(run: Explanation) -> Iterator[str]:
                 for text, nanoseconds in wording.describe_start_up(start_up)
             )
             yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
+    yield from _block("Learned wrong, and nothing was slow", (show(line.text) for line in headlines.find_silent(run)))
     title = wording.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(run.devices))
     yield from _block("Rollouts and trainer", wording.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))

@@ -42,7 +42,7 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     chosen = alarms[:FIRST_LINES]
     chosen += [_describe(finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
     chosen += _describe_unexplained(run)
-    chosen += [*_describe_failures(run), *_describe_short_ranks(run)]
+    chosen += find_silent(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
@@ -59,6 +59,12 @@ def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
     if steps:
         worst = step_lengths.find_unexplained(run.steps)[0]
         yield Headline(f"Slow, and no single cause was found: {steps}.", worst)
+
+
+def find_silent(run: Explanation) -> Iterator[Headline]:
+    """Yield what nothing was slow for and is learned wrong. The texts are not safe to print."""
+    yield from _describe_failures(run)
+    yield from _describe_short_ranks(run)
 
 
 def _describe_failures(run: Explanation) -> Iterator[Headline]:
