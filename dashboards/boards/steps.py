@@ -216,14 +216,14 @@ def sync_parts() -> Panel:
         "engine; a replica with GPUs of its own receives and loads them. Bytes divided by their sum is the rate."
     )
     target = grouped("max", f"{label.RUN_ID}, {label.PART}", f"{metric.WEIGHT_SYNC_PART_DURATION}{{run}}")
-    return panels.timeseries("Weight sync, parts", text, "s", target, low=0)
+    return panels.timeseries("Weight sync, parts", text, "s", target, width=12, low=0)
 
 
 def checkpoints() -> Panel:
     """How long does a checkpoint take?"""
     text = "Mean duration of the checkpoints of the window. Training stands still meanwhile, unless they are written in the background."
     target = query(mean(metric.CHECKPOINT_DURATION))
-    return panels.timeseries("Checkpoint", text, "s", target, low=0)
+    return panels.timeseries("Checkpoint", text, "s", target, width=12, low=0)
 
 
 def checkpoint_age() -> Panel:
@@ -231,14 +231,14 @@ def checkpoint_age() -> Panel:
     text = "Time since the last checkpoint of runs that have not ended: what a crash now would cost. It is empty before the first one."
     saved = f"{metric.CHECKPOINT_LAST_TIMESTAMP}{{run}} unless on ({label.RUN_ID}) {metric.RUN_STATE}{{run}} > 1"
     return panels.timeseries(
-        "Age of the checkpoint", text, "s", grouped("max", label.RUN_ID, f"time() - ({saved})"), low=0
+        "Age of the checkpoint", text, "s", grouped("max", label.RUN_ID, f"time() - ({saved})"), width=12, low=0
     )
 
 
 def validation() -> Panel:
     """How long does a validation take?"""
     text = "Mean duration of the validations of the window. They lie outside of steps."
-    return panels.timeseries("Validation", text, "s", query(mean(metric.VALIDATION_DURATION)), low=0)
+    return panels.timeseries("Validation", text, "s", query(mean(metric.VALIDATION_DURATION)), width=12, low=0)
 
 
 def stalls() -> Panel:
@@ -270,7 +270,7 @@ BOARD: Final = Board(
         Row("Ranks", (calls, late_ranks, busy)),
         Row(
             "Weight sync, checkpoint, validation",
-            (sync, sync_share, payload, sync_parts, checkpoints, checkpoint_age, validation),
+            (sync, sync_share, payload, sync_parts, validation, checkpoints, checkpoint_age),
         ),
         Row("Standing still", (stalls, restarts)),
     ),

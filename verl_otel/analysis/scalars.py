@@ -203,6 +203,7 @@ def find_steps(series: Iterable[Series]) -> dict[int, float]:
         for scalar in series
         if scalar.name == TRAINING_STEP
         for time_ns, value in zip(scalar.times_ns, scalar.values, strict=True)
+        if math.isfinite(value)
     }
 
 
