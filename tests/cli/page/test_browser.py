@@ -13,8 +13,8 @@ from verl_otel.cli import headlines, page
 
 pytestmark = pytest.mark.browser
 
-SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Slowest trajectories", "GPU time", "All scalars",
-            "Events and log", "About this run"]  # fmt: skip
+SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Events and log", "Slowest trajectories", "GPU time",
+            "All scalars", "About this run"]  # fmt: skip
 INKED = """canvas => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     const seen = new Set();
