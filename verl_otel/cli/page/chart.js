@@ -60,7 +60,7 @@ export function chart(options) {
     view.plot = new uPlot({
       width,
       height: options.height,
-      padding: [10, 18, 0, 0],
+      padding: [options.paint ? 18 : 10, 18, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false }, points: { show: !options.paint, size: 7 } },
       scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
@@ -274,7 +274,7 @@ export function paintColumns(plot, state) {
     pen.fillRect(x, top, 1.5 * ratio, height);
     pen.font = `600 ${11 * ratio}px system-ui, sans-serif`;
     const wideText = pen.measureText(event.kind).width;
-    pen.fillText(event.kind, Math.min(x + 4 * ratio, left + width - wideText - 2), top + 11 * ratio);
+    pen.fillText(event.kind, Math.min(x + 4 * ratio, left + width - wideText - 2), top - 5 * ratio);
   }
   pen.restore();
 }

@@ -17,7 +17,7 @@ export function make(tag, properties = {}, ...children) {
 export const byId = (id) => document.getElementById(id);
 export const bdi = (text) => make("bdi", {}, text);
 // A sentence: a number and its unit stay in one line.
-export const prose = (text) => bdi(text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0"));
+export const prose = (text) => bdi(text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0").replace(/(\u00a0[hm]) (?=\d)/g, "$1\u00a0"));
 let ids = 0;
 export const freshId = (stem) => `${stem}-${(ids += 1)}`;
 

@@ -104,11 +104,14 @@ function niceStep(raw) {
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
 }
 
+// What a part is, with its name where that says more: of a tool, a method, a phase.
+export function workName(kind, name) {
+  return name && !["server", "llm", "queue", "prefill", "decode"].includes(kind) ? `${look.kind(kind)[2]} ${name}` : look.kind(kind)[2];
+}
+
 // A part of a path, or an activity, of a document as a bar.
 export function partItem(part, labels = {}) {
-  const style = look.kind(part.kind);
-  const name = part.name && !["server", "llm", "queue", "prefill", "decode"].includes(part.kind) ? `${style[2]} ${part.name}` : style[2];
   const whose = labels[part.trace_id] ? `, trajectory ${labels[part.trace_id]}` : "";
   const turn = part.turn === null || part.turn === undefined ? "" : `, turn ${part.turn}`;
-  return { from: part.after, to: part.after + part.seconds, look: style, text: `${name}${whose}${turn}${part.process ? `, on ${part.process}` : ""}`, short: part.name && part.kind === "tool" ? part.name : "", failed: part.failed };
+  return { from: part.after, to: part.after + part.seconds, look: look.kind(part.kind), text: `${workName(part.kind, part.name)}${whose}${turn}${part.process ? `, on ${part.process}` : ""}`, short: part.kind === "tool" ? part.name : "", failed: part.failed };
 }

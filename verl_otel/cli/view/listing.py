@@ -8,6 +8,7 @@ A run is read again only when one of its files has changed. What was found in a 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -17,8 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, printable, safe_files
-from verl_otel._version import __version__
-from verl_otel.analysis import kept_results, scalars
+from verl_otel.analysis import kept_results, scalars, step_lengths
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.model import Explanation
@@ -170,7 +170,8 @@ def summarise(run: Explanation) -> _Row:
     """Return what the list shows of a run: its first finding, its steps and its reward as small lines, and its productive share."""
     findings = data.list_findings(run)
     rewards = list(scalars.find_rewards(run.series).values())
-    lengths = [step.seconds for step in run.steps]
+    starting = set(map(id, step_lengths.find_start_up(run.steps)))
+    lengths = [step.seconds for step in run.steps if id(step) not in starting]
     summary: _Row = data.clean(
         {
             "finding": findings[0] if findings else None,
@@ -188,12 +189,18 @@ def _thin(values: list[float]) -> list[float | None]:
 
 
 def _sign(folders: tuple[Path, ...]) -> str:
-    """Return a signature of the files of a run: none has changed while it is the same."""
+    """Return a signature of the files of a run and of the code: none has changed while it is the same."""
     entries: list[tuple[str, int, int]] = []
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             entries += sorted((entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in found)
-    return hashlib.sha256(json.dumps([__version__, entries]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([_sign_code(), entries]).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _sign_code() -> list[tuple[str, int, int]]:
+    """Return the signature of the code that finds what is kept."""
+    return [entry for entry in kept_results.sign([Path(__file__).resolve().parents[2]]) if entry[0].endswith(".py")]
 
 
 def _path() -> Path:
