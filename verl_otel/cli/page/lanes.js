@@ -43,7 +43,8 @@ export function laneChart(title, lanes, end) {
     body.replaceChildren(...lanes.map((lane) => {
       const bars = lane.items.filter((item) => item.to > from && item.from < to).map(bar);
       const label = lane.href ? make("a", { href: lane.href }, bdi(lane.label)) : bdi(lane.label);
-      return make("div", { class: `lane${lane.strong ? " strong" : ""}` }, make("span", { class: "lane-label" }, label, lane.note ? make("small", {}, ` ${lane.note}`) : ""),
+      const open = lane.href && ((event) => event.target.closest(".lane-track") && !isDragged && (location.hash = lane.href));
+      return make("div", { class: `lane${lane.strong ? " strong" : ""}${lane.href ? " opens" : ""}`, onclick: open || undefined }, make("span", { class: "lane-label" }, label, lane.note ? make("small", {}, ` ${lane.note}`) : ""),
         make("span", { class: "lane-track", role: "img", "aria-label": lane.text ?? describe(lane) }, bars));
     }));
     reset.hidden = from === 0 && to === end;
@@ -59,7 +60,7 @@ export function laneChart(title, lanes, end) {
     const box = axis.firstElementChild.getBoundingClientRect();
     return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
   };
-  let pressed = null;
+  let [pressed, isDragged] = [null, false];
   body.addEventListener("pointerdown", (event) => {
     if (event.button === 0 && event.pointerType === "mouse" && event.target.closest(".lane-track")) pressed = share(event);
   });
@@ -78,7 +79,8 @@ export function laneChart(title, lanes, end) {
     const [begin, stop] = [pressed, share(event)].sort((a, b) => a - b);
     pressed = null;
     band.hidden = true;
-    if (stop - begin > 0.01) look_at(from + begin * (to - from), from + stop * (to - from));
+    isDragged = stop - begin > 0.01;
+    if (isDragged) look_at(from + begin * (to - from), from + stop * (to - from));
   });
   body.addEventListener("pointerleave", () => say(null));
   say(null);

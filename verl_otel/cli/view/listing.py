@@ -133,7 +133,10 @@ class Listing:
             for name, (signature, row) in list(self._rows.items()):
                 if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
                     continue
-                found = self._analyse(self._folders[name], stopped)
+                watched = self._watcher.peek(name)
+                if watched is not None and self._watcher.find_age(name) is not None:
+                    continue  # it is being read for a client
+                found = summarise(watched) if watched is not None else self._analyse(self._folders[name], stopped)
                 if stopped.is_set():
                     return
                 self._found[signature] = found
