@@ -142,7 +142,16 @@ OWN = {"span": ", from `verl_otel.span`", "timed": ", from `verl_otel.timed(...,
 
 CLI_HEAD = """# Command line
 
-All commands of `verl-otel`, their arguments and exit codes. `verl-otel COMMAND --help` prints the same.
+All commands of `verl-otel`, their arguments and exit codes. `verl-otel COMMAND --help` prints the same, `python -m verl_otel` is the same command, and
+`verl-otel completion` completes it in bash and zsh.
+
+| exit code | meaning |
+|---|---|
+| 0 | It is done. |
+| 1 | There is a finding: nothing to show, something does not work, or a condition of `compare --fail-if` holds. |
+| 2 | Wrong usage, or a file, folder or port cannot be used; with `--json` as `{"error": "..."}` on standard output. |
+| 3 | `compare` could not judge a condition. |
+| 130 | Ctrl-C. |
 """
 
 

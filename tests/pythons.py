@@ -33,6 +33,7 @@ ENVIRONMENTS = {
     "lowest": ("3.10", "requirements/lowest.txt", UNIT),
     "3.12": ("3.12", "requirements/unit.txt", UNIT),
     "3.13": ("3.13", "requirements/unit.txt", UNIT),
+    "3.14": ("3.14", "requirements/unit.txt", UNIT),
     "ray-oldest": ("3.11", "requirements/ray-oldest.txt", SMOKE),
 }
 """Name: Python version, lock file, what pytest runs."""

@@ -25,7 +25,7 @@ from verl_otel.health import profiles
 
 # -- parsers --
 
-EXPORTERS: Final = ("otlp", "prometheus", "file", "tensorboard", "console", "none")
+EXPORTERS: Final = ("otlp", "prometheus", "file", "tensorboard", "console", "sdk", "none")
 MAX_NAME: Final = 128
 DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
 TRUE: Final = ("1", "true", "yes", "on")
@@ -224,8 +224,8 @@ SETTINGS: Final = (
     Setting("enabled", "VERL_OTEL_ENABLED", parse_flag, "0",
         "Switches verl-otel on."),
     Setting("exporters", "VERL_OTEL_EXPORTERS", parse_exporters, "file",
-        "Exporters, separated by commas: `otlp`, `prometheus`, `file`, `tensorboard`, `console`, or `none`. The default is `file,otlp` if an "
-        "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set."),
+        "Exporters, separated by commas: `otlp`, `prometheus`, `file`, `tensorboard`, `console`, `sdk`, or `none`. The default is `file,otlp` if an "
+        "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set, and `file,sdk` if providers of OpenTelemetry are given to `init` or `instrument`."),
     Setting("run_dir", "VERL_OTEL_RUN_DIR", parse_run_dir, DEFAULT_DIR,
         "Folder that holds one folder per run."),
     Setting("run_id", "VERL_OTEL_RUN_ID", parse_name, "",
@@ -275,6 +275,9 @@ SETTINGS: Final = (
     Setting("engine_traces", "VERL_OTEL_ENGINE_TRACES", parse_flag, "0",
         "Let vLLM create its own `llm_request` span for every request, as a child of ours and exported with ours. Enables the statistics of "
         "vLLM. Not needed if vLLM has an `otlp_traces_endpoint` of its own."),
+    Setting("aiohttp", "VERL_OTEL_AIOHTTP", make_choice_parser("rewards", "all"), "rewards",
+        "Which calls by aiohttp get a client span and the header `traceparent`, with the package of `verl-otel[aiohttp]`: those of reward models and "
+        "remote rewards, or all below a span, such as those of tools and agent loops."),
     Setting("stalls", "VERL_OTEL_STALLS", parse_flag, "1",
         "Report stalls and crashes while they happen: one line in the log, and details in the run's folder. Off without exporters."),
     Setting("stall_seconds", "VERL_OTEL_STALL_SECONDS", make_number_parser(1, 1_000_000), "1800",
@@ -300,7 +303,7 @@ SETTINGS: Final = (
     Setting("experiment", "VERL_OTEL_EXPERIMENT", str, "",
         "Experiment of a loop of your own, as `VERL_OTEL_PROJECT`."),
     Setting("verdict_lines", "VERL_OTEL_VERDICT_LINES", parse_flag, "1",
-        "Write a line into the log of the training each minute of a wait for rollouts, when a step was held, and on the whole run when it ends or "
+        "Write a line into the log of the training each minute of a wait for rollouts, when a step took longer than usual, and on the whole run when it ends or "
         "fails, with the command that shows the evidence."),
     Setting("tracker_summary", "VERL_OTEL_TRACKER_SUMMARY", parse_flag, "0",
         "Write the id and folder of the run, its goodput and a verdict on its steps into the run summary of W&B, the tags of MLflow and the texts of TensorBoard, where verl logs to them."),
@@ -400,6 +403,7 @@ class Config:
     token_file: Path | None
     rl_insight: str
     engine_traces: bool
+    aiohttp: str
     stalls: bool
     stall_seconds: float
     on_stall: str
@@ -470,6 +474,14 @@ def to_variables(keywords: Mapping[str, object]) -> dict[str, str]:
         for setting in SETTINGS
         if keywords.get(setting.field) is not None
     }
+
+
+def with_sdk(exporters: object) -> str:
+    """Return the exporters, given or of the environment, and ``sdk``: providers of OpenTelemetry were given in code.
+
+    The endpoint that OpenTelemetry's variables name is then that of the user's providers.
+    """
+    return f"{_to_text(exporters or os.environ.get('VERL_OTEL_EXPORTERS') or 'file')},sdk"
 
 
 def load_config(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:

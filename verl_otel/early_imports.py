@@ -49,6 +49,7 @@ _OF_EXPORTERS: Final = {
     "otlp": ("verl_otel.exporting.otlp.exporter", *_PROTOBUF),
     "prometheus": ("verl_otel.exporting.prometheus", "opentelemetry.exporter.prometheus"),
     "console": ("verl_otel.exporting.console",),
+    "sdk": ("verl_otel.exporting.sdk",),
     "tensorboard": ("verl_otel.exporting.tensorboard.exporter",),
 }
 _PROTOCOL_VARIABLES: Final = tuple(

@@ -19,5 +19,5 @@ class ConfigError(VerlOtelError, ValueError):
     """A setting has a value that cannot be used.
 
     The message names the setting, the value and the allowed ones, for example
-    ``VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus, file, console, none``.
+    ``VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus, file, tensorboard, console, sdk, none``.
     """

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from verl_otel import integrations, plugin, session
-from verl_otel._internal import error_boundary
+
+_PROVIDERS: Final = ("tracer_provider", "meter_provider")
 
 
 class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older versions have no type hints
-    """Instruments verl in this process and in every Ray worker of its jobs."""
+    """Instruments verl in this process and in every Ray worker of its jobs.
+
+    Providers that are given to ``instrument`` get spans and metrics by the exporter ``sdk``; in workers the global ones do.
+    """
 
     _switched_on = False
     """Whether the switch in the environment was set here and has to be removed."""
@@ -29,14 +33,14 @@ class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older version
         return ("verl >= 0.7",)
 
     def _instrument(self, **kwargs: Any) -> None:
-        unused = [name for name in ("tracer_provider", "meter_provider") if kwargs.get(name) is not None]
-        if unused:
-            text = "verl-otel: %s of instrument() is not used: spans and metrics go where VERL_OTEL_EXPORTERS says"
-            error_boundary.warn_once("providers", text, " and ".join(unused))
         if "VERL_OTEL_ENABLED" not in os.environ:
             os.environ["VERL_OTEL_ENABLED"] = "1"  # the workers read it
             self._switched_on = True
-        plugin.load()
+        given = {name: kwargs[name] for name in _PROVIDERS if kwargs.get(name) is not None}
+        if given:
+            plugin.init(**given)
+        else:
+            plugin.load()
 
     def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature
         session.shutdown()

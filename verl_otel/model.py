@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Union
 
-AttributeValue = Union[str, bool, int, float, tuple[str, ...], tuple[bool, ...], tuple[int, ...], tuple[float, ...]]
+AttributeValue = Union[str, bool, int, float, tuple[Union[str, bool, int, float], ...]]
 """The type of an attribute value, as OpenTelemetry defines it: a primitive, or a sequence of primitives of one type."""
 
 Attributes = Mapping[str, AttributeValue]
@@ -188,6 +188,15 @@ class Point(NamedTuple):
     exemplars: tuple[Exemplar, ...] = ()
 
 
+class Values(NamedTuple):
+    """What a histogram has taken since the last drain, value by value: for the user's own SDK, whose views may choose other bounds."""
+
+    instrument: Instrument
+    labels: Labels
+    values: tuple[float, ...]
+    bounds: tuple[float, ...]
+
+
 class LogRecord(NamedTuple):
     """A record of the run log. Time in nanoseconds since the Unix epoch."""
 
@@ -211,6 +220,8 @@ class Batch(NamedTuple):
     open_spans: tuple[OpenSpan, ...] = ()
     asked: frozenset[str] = frozenset()
     """Metrics of which ``points`` contains every current series, so that their other series are removed."""
+    values: tuple[Values, ...] = ()
+    """Values of histograms, if `verl_otel.recording.series.keep_values` is on."""
 
 
 class Resource(NamedTuple):

@@ -9,6 +9,7 @@ raises: verl logs a failing plug-in at DEBUG only, and a failing external module
 import contextlib
 import logging
 import sys
+from typing import Any
 
 from verl_otel._internal.error_boundary import may_propagate
 from verl_otel.config import is_enabled, is_unset
@@ -68,7 +69,7 @@ def _use_cluster_endpoint() -> None:
     cluster_endpoint.take()
 
 
-def init(**keywords: object) -> None:
+def init(*, tracer_provider: Any = None, meter_provider: Any = None, **keywords: object) -> None:
     """Start telemetry in this process and in the Ray workers of its job, with settings in code.
 
     Not needed with ``VERL_OTEL_ENABLED=1``, which starts telemetry at the first use of verl, Ray or a function of verl-otel. Settings come
@@ -76,6 +77,8 @@ def init(**keywords: object) -> None:
     this call. Once something was recorded, a call does nothing, with a warning.
 
     Args:
+        tracer_provider: A provider of OpenTelemetry's SDK whose span processors get the spans of this process, by the exporter ``sdk``.
+        meter_provider: A provider whose readers get its metrics. In the workers the global providers are used.
         **keywords: Settings by name; see the table in the guide.
 
     Raises:
@@ -87,7 +90,7 @@ def init(**keywords: object) -> None:
     global _loaded
     from verl_otel import session
 
-    session.init(**keywords)
+    session.init(tracer_provider, meter_provider, **keywords)
     if session.current_session() is None or _loaded:
         return
     _loaded = True

@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import importlib
 import json
+import math
 import os
 import resource
 import tempfile
@@ -216,7 +217,7 @@ def reader(folder: Path) -> Figures:
     run.mkdir()
     big_run.write(run, READ_STEPS, READ_TRAJECTORIES)
     begin = time.process_time()
-    explained = summary.explain([run], processes=0)
+    explained = summary.explain([run], keep_after=math.inf)
     cpu = time.process_time() - begin
     return {
         "spans": explained.counts.spans,

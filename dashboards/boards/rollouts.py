@@ -131,6 +131,41 @@ def tools() -> Panel:
     return panels.timeseries("Tool calls, p95", text, "s", target, low=0)
 
 
+def setups() -> Panel:
+    """Which tool needs long to be ready?"""
+    text = (
+        "Mean time in which the environment of a tool is made for one call (verl's BaseTool.create), a part of the call, without those of "
+        "validations. Empty for function tools, which have none."
+    )
+    by = f"by ({label.RUN_ID}, {label.GEN_AI_TOOL})"
+    spent = f"sum {by} (rate({metric.TOOL_SETUP_TIME}{TRAINED}[window]))"
+    calls = f"(sum {by} (rate({metric.TOOL_CALL_DURATION}_count{TRAINED}[window])) > 0)"
+    target = query(f"{spent} / {calls}", f"{legend.RUN_ID} {legend.GEN_AI_TOOL}")
+    return panels.timeseries("Set-up of tools", text, "s", target, width=12, low=0)
+
+
+def ends() -> Panel:
+    """How do trajectories end?"""
+    text = (
+        "Trajectories that ended in the window, by how, without those of validations: by the model (finished), at a limit of tokens or turns, by a "
+        "time-out, the exception of a tool or another one, or because the engine dropped their last request (aborted)."
+    )
+    by = f"by ({label.RUN_ID}, {label.TRAJECTORY_END})"
+    target = query(f"sum {by} (increase({metric.ROLLOUT_TRAJECTORIES}{TRAINED}[window]))", legend.TRAJECTORY_END)
+    return panels.stacked("Trajectories by their end", text, "short", target)
+
+
+def dropped() -> Panel:
+    """How many trajectories are generated in vain?"""
+    text = (
+        "Trajectories of the window that no step trains on: removed by verl's replay buffer as stale, without a signal, failed or surplus, or "
+        "received by a step that trained without them (filtered)."
+    )
+    by = f"by ({label.RUN_ID}, {label.REASON})"
+    target = query(f"sum {by} (increase({metric.ROLLOUT_DROPPED}{{run}}[window]))", legend.REASON)
+    return panels.stacked("Trajectories that were dropped", text, "short", target)
+
+
 def tool_errors() -> Panel:
     """Which tool fails?"""
     text = (
@@ -141,7 +176,7 @@ def tool_errors() -> Panel:
     bad = f'sum {by} (rate({metric.TOOL_CALL_DURATION}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
     every = f"(sum {by} (rate({metric.TOOL_CALL_DURATION}_count{{run}}[window])) > 0)"
     target = query(f"({bad} or {every} * 0) / {every}", f"{legend.RUN_ID} {legend.GEN_AI_TOOL}")
-    return panels.timeseries("Tool calls that failed", text, "percentunit", target, low=0, high=1)
+    return panels.timeseries("Tool calls that failed", text, "percentunit", target, width=12, low=0, high=1)
 
 
 def calls() -> Panel:
@@ -196,11 +231,15 @@ def thrown_back() -> Panel:
 def call_tokens() -> Panel:
     """How long are single calls?"""
     text = (
-        "Tokens that one call of the model reads and writes, mean, without calls of validations. In a dialogue of many turns each call reads "
+        "Tokens that one call of the model reads, of these from the cache of the engine, and writes, mean, without calls of validations. In a dialogue of many turns each call reads "
         "all that was before it."
     )
     calls = f"sum by ({label.RUN_ID}) (increase({metric.GEN_AI_CLIENT_INFERENCE_DURATION}_count{TRAINED}[window]))"
-    counters = {"input": metric.GEN_AI_CLIENT_INPUT_TOKENS, "output": metric.GEN_AI_CLIENT_OUTPUT_TOKENS}
+    counters = {
+        "input": metric.GEN_AI_CLIENT_INPUT_TOKENS,
+        "cached": metric.GEN_AI_CLIENT_CACHED_TOKENS,
+        "output": metric.GEN_AI_CLIENT_OUTPUT_TOKENS,
+    }
     targets = [
         query(
             f"sum by ({label.RUN_ID}) (increase({tokens}{TRAINED}[window])) / ({calls} > 0)", f"{legend.RUN_ID} {kind}"
@@ -243,7 +282,7 @@ def failed() -> Panel:
     by_class = f'sum by ({label.RUN_ID}, {label.ERROR_TYPE}) (rate({_TRAJECTORY}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
     target = query(f"{by_class} / on ({label.RUN_ID}) group_left () {every}", f"{legend.RUN_ID} {legend.ERROR_TYPE}")
     none = query(f"{every} * 0", f"{legend.RUN_ID} none")
-    return panels.timeseries("Trajectories that failed", text, "percentunit", target, none, low=0, high=1)
+    return panels.timeseries("Trajectories that failed", text, "percentunit", target, none, width=12, low=0, high=1)
 
 
 def rewards() -> Panel:
@@ -257,7 +296,7 @@ def rewards() -> Panel:
         f"{legend.RUN_ID} {legend.DATA_SOURCE}",
         exemplars=True,
     )
-    return panels.timeseries("Rewards, p95", text, "s", target, low=0)
+    return panels.timeseries("Rewards, p95", text, "s", target, width=12, low=0)
 
 
 # -- TransferQueue's own series: the store through which samples go from the rollout to the trainer --
@@ -317,7 +356,9 @@ BOARD: Final = Board(
     text="Which trajectories hold the step, and why?",
     rows=(
         Row("The tail", (durations, quantiles, oldest, opened, tail_share, slowest, slowest_tokens)),
-        Row("Turns, tools, rewards", (turns, turn_duration, tools, tool_errors, rewards, failed)),
+        Row(
+            "Turns, tools, rewards", (turns, turn_duration, tools, setups, tool_errors, rewards, failed, ends, dropped)
+        ),
         Row("Language model", (calls, engine_parts, preemptions, thrown_back, call_tokens, staleness, lengths)),
         Row(
             "TransferQueue (its own series: transfer_queue.metrics.enabled=True)",

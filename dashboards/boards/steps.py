@@ -203,15 +203,27 @@ def sync_share() -> Panel:
 
 def payload() -> Panel:
     """How many bytes does a sync send?"""
-    text = "Bytes of the last sync that sent changes only. It is empty where whole models are sent, which is the usual case."
-    return panels.timeseries("Weight sync, bytes", text, "bytes", query(f"{metric.WEIGHT_SYNC_PAYLOAD}{{run}}"), low=0)
+    text = "Bytes of the last sync: those of whole tensors that each rank hands over, and what was sent where only changes are (changes)."
+    whole = grouped("max", label.RUN_ID, f"{metric.WEIGHT_SYNC_SIZE}{{run}}")
+    changes = query(f"{metric.WEIGHT_SYNC_PAYLOAD}{{run}}", f"{legend.RUN_ID} changes")
+    return panels.timeseries("Weight sync, bytes", text, "bytes", whole, changes, low=0)
+
+
+def sync_parts() -> Panel:
+    """Which part of a weight sync is slow?"""
+    text = (
+        "Host seconds of rank 0 in each part of its last sync: a rank makes whole tensors (gather) and sends them or loads them into the "
+        "engine; a replica with GPUs of its own receives and loads them. Bytes divided by their sum is the rate."
+    )
+    target = grouped("max", f"{label.RUN_ID}, {label.PART}", f"{metric.WEIGHT_SYNC_PART_DURATION}{{run}}")
+    return panels.timeseries("Weight sync, parts", text, "s", target, width=12, low=0)
 
 
 def checkpoints() -> Panel:
     """How long does a checkpoint take?"""
     text = "Mean duration of the checkpoints of the window. Training stands still meanwhile, unless they are written in the background."
     target = query(mean(metric.CHECKPOINT_DURATION))
-    return panels.timeseries("Checkpoint", text, "s", target, low=0)
+    return panels.timeseries("Checkpoint", text, "s", target, width=12, low=0)
 
 
 def checkpoint_age() -> Panel:
@@ -219,14 +231,14 @@ def checkpoint_age() -> Panel:
     text = "Time since the last checkpoint of runs that have not ended: what a crash now would cost. It is empty before the first one."
     saved = f"{metric.CHECKPOINT_LAST_TIMESTAMP}{{run}} unless on ({label.RUN_ID}) {metric.RUN_STATE}{{run}} > 1"
     return panels.timeseries(
-        "Age of the checkpoint", text, "s", grouped("max", label.RUN_ID, f"time() - ({saved})"), low=0
+        "Age of the checkpoint", text, "s", grouped("max", label.RUN_ID, f"time() - ({saved})"), width=12, low=0
     )
 
 
 def validation() -> Panel:
     """How long does a validation take?"""
     text = "Mean duration of the validations of the window. They lie outside of steps."
-    return panels.timeseries("Validation", text, "s", query(mean(metric.VALIDATION_DURATION)), low=0)
+    return panels.timeseries("Validation", text, "s", query(mean(metric.VALIDATION_DURATION)), width=12, low=0)
 
 
 def stalls() -> Panel:
@@ -257,7 +269,8 @@ BOARD: Final = Board(
         Row("Between steps, and what held them", (between, held, change, goodput, blocked, lag)),
         Row("Ranks", (calls, late_ranks, busy)),
         Row(
-            "Weight sync, checkpoint, validation", (sync, sync_share, payload, checkpoints, checkpoint_age, validation)
+            "Weight sync, checkpoint, validation",
+            (sync, sync_share, payload, sync_parts, validation, checkpoints, checkpoint_age),
         ),
         Row("Standing still", (stalls, restarts)),
     ),

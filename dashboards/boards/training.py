@@ -153,6 +153,16 @@ def groups() -> Panel:
     return panels.stacked("Groups by outcome", text, "short", target)
 
 
+def components() -> Panel:
+    """Which part of the reward moves?"""
+    text = (
+        "Mean of each number that the reward function returns beside the score. A reward that rises by its form alone, or falls with one part, shows here; "
+        "empty where the function returns a score only."
+    )
+    target = query(f'{metric.REWARD_COMPONENT}{{run, {label.AGGREGATE}="mean"}}', f"{legend.RUN_ID} {legend.VARIABLE}")
+    return panels.timeseries("Components of the reward", text, "short", target)
+
+
 def advantages() -> Panel:
     """Are there advantages to learn from?"""
     text = "Advantages over all tokens of the step: mean, smallest and largest. All at 0: every group has equal rewards, nothing is learnt."
@@ -254,7 +264,7 @@ def validation() -> Panel:
         f"{metric.VALIDATION_SCORE}{{run}}",
         f"{legend.RUN_ID} {legend.DATA_SOURCE} {legend.VARIABLE} {legend.AGGREGATE}",
     )
-    return panels.timeseries("Validation", text, "short", target, width=16)
+    return panels.timeseries("Validation", text, "short", target)
 
 
 def trend() -> Panel:
@@ -269,7 +279,9 @@ BOARD: Final = Board(
     title="verl / Training",
     text="The values that verl logs at each step. A gap is a NaN: verl logs one where it has no value.",
     rows=(
-        Row("Reward and validation", (validation, trend, rewards, spread, groups, advantages, returns, bins)),
+        Row(
+            "Reward and validation", (validation, trend, components, rewards, spread, groups, advantages, returns, bins)
+        ),
         Row("Policy", (policy_loss, clipped, gradients, reference_kl, policy_kl, entropy)),
         Row("Critic and optimiser", (value_loss, explained, rate)),
         Row("Responses", (lengths, cut, utilization)),

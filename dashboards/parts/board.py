@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -99,16 +99,29 @@ def _lay_out(makes: tuple[Make, ...], top: int, number: int) -> tuple[list[Panel
         top: Where the first line begins.
         number: The number that was given last.
     """
+    lines: list[list[PanelModel]] = [[]]
+    for panel in (make().build() for make in makes):
+        if _sum_widths([*lines[-1], panel]) > COLUMNS:
+            lines.append([])
+        lines[-1].append(panel)
     placed: list[PanelModel] = []
-    x, y, tallest = 0, top, 0
-    for make in makes:
-        panel = make().build()
-        size = panel.grid_pos or GridPos()
-        if x + size.w > COLUMNS:
-            x, y, tallest = 0, y + tallest, 0
-        number += 1
-        panel.id_val = number
-        panel.grid_pos = GridPos(x=x, y=y, w=size.w, h=size.h)
-        x, tallest = x + size.w, max(tallest, size.h)
-        placed.append(panel)
-    return placed, y + tallest
+    y = top
+    for line in lines:
+        x, rest = 0, COLUMNS - _sum_widths(line)
+        for left, panel in zip(range(len(line), 0, -1), line, strict=True):
+            number += 1
+            panel.id_val = number
+            more, size = rest // left, _size(panel)  # the line has no hole at its end
+            panel.grid_pos = GridPos(x=x, y=y, w=size.w + more, h=size.h)
+            x, rest = x + size.w + more, rest - more
+        placed += line
+        y += max((_size(panel).h for panel in line), default=0)
+    return placed, y
+
+
+def _size(panel: PanelModel) -> GridPos:
+    return panel.grid_pos or GridPos()
+
+
+def _sum_widths(line: Iterable[PanelModel]) -> int:
+    return sum(_size(panel).w for panel in line)

@@ -1,16 +1,17 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measure how fast a long run is explained and how much memory that takes.
+"""Measure how fast a long run is explained, for the first and for the second time, and how much memory that takes.
 
-    python -m tests.analysis.measure_reader --steps 1000 --processes 0 2
+    python -m tests.analysis.measure_reader --steps 1000
 
-Prints spans per second of wall time, CPU time per span, and peak memory: of the process that explains, and of its helpers (of the largest
-one).
+Prints spans per second, CPU time per span, and the peak memory of a process that does only this.
 """
 
 import argparse
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -19,27 +20,15 @@ from tests.analysis import big_run
 from verl_otel.analysis import summary
 
 
-def cpu_seconds():
-    """CPU time of this process, and of its helpers that have ended."""
-    times = os.times()
-    return times.user + times.system, times.children_user + times.children_system
-
-
-def measure(folder, processes):
+def measure(folder):
     """Explain a run; return what it cost as text."""
-    wall, before = time.monotonic(), cpu_seconds()
-    run = summary.explain([folder], processes=processes)
-    wall = time.monotonic() - wall
-    own_cpu, helpers_cpu = (
-        (now - then) / run.counts.spans * 1e6 for now, then in zip(cpu_seconds(), before, strict=True)
-    )
-    own, helpers = (
-        resource.getrusage(scope).ru_maxrss / 1024 for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    spans = run.counts.spans
+    wall, cpu = time.monotonic(), time.process_time()
+    run = summary.explain([folder], keep_after=0)
+    wall, cpu = time.monotonic() - wall, time.process_time() - cpu
+    spans, peak = run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
-        f"{len(run.steps)} steps, {spans:,} spans, {processes} helpers: {spans / wall:,.0f} spans/s, {wall:.1f} s, "
-        f"CPU {own_cpu:.1f} us/span, helpers {helpers_cpu:.1f}, peak {own:.0f} MB, helpers {helpers:.0f} MB, load {os.getloadavg()[0]:.1f}"
+        f"{len(run.steps)} steps, {spans:,} spans: {spans / wall:,.0f} spans/s, {wall:.2f} s, "
+        f"CPU {cpu:.2f} s, {cpu / spans * 1e6:.1f} us/span, peak {peak:.0f} MB, load {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -50,12 +39,16 @@ def main():
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--trajectories", type=int, default=64)
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--processes", type=int, nargs="+", default=[0, summary.run_files.count_workers()])
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.here:
+        print(measure(arguments.folder))
+        return
     with tempfile.TemporaryDirectory() as made:
         folder = arguments.folder or big_run.write(made, arguments.steps, arguments.trajectories, arguments.hosts)
-        for processes in arguments.processes:
-            print(measure(folder, processes), flush=True)
+        command = [sys.executable, "-m", "tests.analysis.measure_reader", "--folder", folder, "--here"]
+        for _ in range(2):
+            subprocess.run(command, check=True, env={**os.environ, "XDG_CACHE_HOME": f"{made}/cache"})
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.builders import stories
 from tests.builders.stories import T0, Story
-from verl_otel.analysis import aggregator, summary
-from verl_otel.analysis.aggregator import Draft, Windows, find_restarts
+from verl_otel.analysis import summary
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import Step, Trajectory
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.windows import Draft, Windows, find_restarts
 from verl_otel.model import SpanRecord
 
 
@@ -112,7 +112,7 @@ def test_the_beginning_stays_once_a_window_is_closed():
 
 def test_too_much_that_is_held_closes_a_window_early(monkeypatch):
     """Memory is bounded: with more than is kept, the oldest window does not wait."""
-    monkeypatch.setattr(aggregator, "MAX_HELD", 10)
+    monkeypatch.setattr("verl_otel.analysis.windows.MAX_HELD", 10)
     closed_windows = Windows()
     closed_windows.note_time(0)
     closed_windows.add_step(draft(0, 10))

@@ -69,6 +69,13 @@ def test_what_takes_longer_than_usual_is_named(story, name, attributes, cause):
     assert not any(step.verdicts for step in run.steps if step.number != 6)
 
 
+@pytest.mark.parametrize(("name", "expected"), [("verl.validation", [2]), ("verl.checkpoint", [])])
+def test_a_first_validation_is_compared_with_later_ones(story, name, expected):
+    """Rollouts have run before it. A first checkpoint makes its folders, and has no peers."""
+    run = explain_run(story, [(2, name, 3.0, {}), *[(number, name, 1.0, {}) for number in (4, 6, 8)]])
+    assert [step.number for step in run.steps if step.verdicts] == expected
+
+
 def test_a_validation_as_planned_is_no_cause(story):
     """Validations of every third step are compared with each other, not with steps that have none."""
     run = explain_run(story, [(number, "verl.validation", 3.0, {}) for number in (3, 6, 9)])

@@ -231,6 +231,17 @@ def test_the_levels_divide_the_error(run):
     assert [row.p for row in rest] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1.1, 1.2, 1.4])
+def test_what_is_significant_is_what_is_detectable(run, scale):
+    """A row is significant exactly if its change is at least the smallest one that would be, which other rows decide, too."""
+    rows = [
+        row
+        for seed in range(6)
+        for row in compare.compare(run(seed=seed), run(run_id="b", seed=50 + seed, scale={TOOL: scale})).rows
+    ]
+    assert [row.name for row in rows if row.significant != (abs(row.difference.change) >= row.detectable)] == []
+
+
 # -- What two runs used and produced, and how a larger one scales --
 
 T0 = explanations.T0

@@ -2,14 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run whose older files are compressed is read as if they were not."""
 
-import functools
-
 import pytest
 
 from tests.analysis import big_run
 from tests.builders.compressed_run import compress
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import run_files
 
 pytestmark = pytest.mark.full
 
@@ -27,19 +24,17 @@ def compressed(plain, tmp_path, monkeypatch):
     return compress(plain, tmp_path / "compressed", monkeypatch)
 
 
-def explain(folder, processes=0):
+def explain(folder):
     """Return the explanation without the steps that are held in the form in which they were read."""
-    return summary.explain([folder], processes=processes)._replace(folders=(), recent_steps=())
+    return summary.explain([folder])._replace(folders=(), recent_steps=())
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_the_explanation_is_the_same(plain, compressed, monkeypatch, processes):
-    """Steps, verdicts, scalars and counts are equal, in one slice and in many, in one process and in several."""
+def test_the_explanation_is_the_same(plain, compressed, monkeypatch):
+    """Steps, verdicts, scalars and counts are equal, in one piece and in many."""
     expected = explain(plain)
-    assert explain(compressed, processes) == expected
-    monkeypatch.setattr(run_files, "cut", functools.partial(run_files.cut, size=500_000))
-    assert len(run_files.cut(compressed.glob("traces-*"))) > 5
-    assert explain(compressed, processes) == expected
+    assert explain(compressed) == expected
+    monkeypatch.setattr(summary, "PIECE_BYTES", 500_000)
+    assert explain(compressed) == expected
 
 
 def test_a_damaged_part_is_a_problem_and_the_rest_is_used(compressed):

@@ -3,11 +3,13 @@
 """The five core indicators of a run, judged by the bands of its profile."""
 
 import math
+from pathlib import Path
 
 import pytest
 
+import verl_otel
 from tests.builders import explanations
-from verl_otel.analysis import indicators
+from verl_otel.analysis import indicators, summary
 from verl_otel.analysis.model import Series
 from verl_otel.health import profiles
 
@@ -56,6 +58,18 @@ def test_the_groups_without_a_signal_are_those_of_every_other_outcome():
     found = [scalar("verl.reward.groups", *values, verl__outcome=outcome) for outcome, values in counts.items()]
     (share,) = (one for one in indicators.find(run(*found))[1] if one.name == "groups without a signal")
     assert (share.value, share.state) == (pytest.approx(0.95), "above")
+
+
+def test_groups_are_counted_from_trajectories_where_the_metric_is_missing():
+    """As in a run of an earlier version."""
+    recorded = Path(verl_otel.__file__).parent / "cli" / "demo" / "recorded" / "healthy"
+    made = summary.explain([recorded])
+    assert not [one for one in made.series if one.name == "verl.reward.groups"]
+    (share,) = (one for one in indicators.find(made)[1] if one.name == "groups without a signal")
+    groups = {}
+    for member in made.recent_steps[-1].members:
+        groups.setdefault(member.uid, set()).add(member.score)
+    assert share.value == sum(len(scores) == 1 for scores in groups.values()) / len(groups)
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,7 @@ def test_a_step_does_not_train_on_what_failed_or_was_cancelled(tmp_path):
     assert (counts.trajectories, counts.trained) == (6 * STEPS, 3 * STEPS)
     assert (counts.cancelled, counts.failed) == (2 * STEPS, STEPS)
     assert [step.members for step in run.steps] == [3] * STEPS
+    assert {(one.step, one.uid) for one in run.slowest} == {(number, f"p{number}") for number in range(1, STEPS + 1)}
     header = "\n".join(formatting.headline(run))
     assert "24 trajectories (12 trained on), of which 8 cancelled and 4 failed" in header
 
@@ -214,7 +215,7 @@ def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
         with ThreadPoolExecutor(1) as pool:
             for index in range(2):
                 with verl_otel.trajectory(f"p{number}", index):
-                    pool.submit(bind(search), FAST).result()
+                    pool.submit(bind(search), find_seconds(number, index)).result()
 
     run = train(tmp_path, roll_out)
     assert run.counts.tool_calls == 2 * STEPS - count
@@ -222,6 +223,7 @@ def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
     assert [text.split(" began")[0] for text in named] == [f"{count} calls of tool search"] * bool(count)
     assert all("verl_otel.bind_context" in text for text in named)
     assert all(text in explain.render(run) for text in named)
+    assert ("  lost calls: pass verl_otel.bind_context(function)" in explain.render(run)) == bool(count)
 
 
 def test_what_a_step_consumes_can_be_said(tmp_path):

@@ -18,10 +18,10 @@ SLOW = 4
 """The step in which a process is paused."""
 
 
-def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0):
+def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by=""):
     """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused.
 
-    ``work``: seconds by which the update of that step takes longer besides.
+    ``work``: seconds by which the update of that step takes longer besides. ``by``: the process that was paused, if another one noted it.
     """
     trainer, agent = story.process(), story.process("agent_loop")
     rank, storage = story.process("actor_rollout_ref", verl__rank=0), story.process("transfer_queue")
@@ -45,7 +45,8 @@ def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0)
         rank.span("verl.worker W.update_actor", ends[1], ends[2], step, verl__worker__method="update_actor")
         if more and role:
             start = {"agent_loop": begin + 0.2, "actor_rollout_ref": ends[1] + 0.1}.get(role, ends[0] + 0.05)
-            paused[role].span("verl.process.paused", start, start + more, reason=reason)
+            other = {"verl__stall__instance": by} if by else {}
+            paused[role].span("verl.process.paused", start, start + more, reason=reason, **other)
         now = ends[2] + 0.05
     return story
 
@@ -108,6 +109,33 @@ def test_short_pauses_are_no_cause(story, reason, seconds):
     run = summary.explain([add_steps(story, seconds, role="agent_loop", reason=reason).write()])
     assert not any(verdict.kind == "process" for step in run.steps for verdict in step.verdicts)
     assert reason != "cpu" or "paused" not in {kind for step in run.steps for kind, _, _ in step.groups}
+
+
+@pytest.mark.parametrize(("pieces", "names"), [(6, ["no CPU"]), (1, [])])
+def test_short_pauses_of_many_processes_are_one_cause(story, pieces, names):
+    """Other programs take the CPU: the phases of a step take longer alike, and its processes have none for short whiles, in turn."""
+    trainer = story.process()
+    ranks = [story.process("actor_rollout_ref", verl__rank=rank) for rank in range(2)]
+    now = 0.0
+    for number in range(1, 9):
+        length = 3.0 if number == SLOW else 1.0
+        parts = ("old_log_prob", "ref", "update_actor")
+        phases = [(name, now + index * length, now + (index + 1) * length) for index, name in enumerate(parts)]
+        stories.step(trainer, number, now, now + 3 * length, phases, [])
+        for piece in range(pieces if number == SLOW else 0):
+            begin = now + 0.5 + piece * 1.1
+            ranks[piece % 2].span("verl.process.paused", begin, begin + 0.9, reason="cpu")
+        now += 3 * length + 0.05
+    held = {step.number: step.verdicts for step in summary.explain([story.write()]).steps if step.verdicts}
+    assert [verdict.cause_name for verdict in held.get(SLOW, ())] == names
+    assert list(held) == [SLOW] * bool(names)
+
+
+def test_a_process_without_telemetry_is_named(story):
+    """The process that watches the node has recorded that another one was stopped."""
+    run = summary.explain([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])
+    (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", "the process did not run")
 
 
 def add_causes(story, *works, pause=0.0, overlap=0.0):

@@ -22,7 +22,7 @@ def test_a_run_has_steps_verdicts_scalars_and_trajectories(folder):
     assert (run.id, run.state) == ("r1", "finished")
     assert [step.number for step in run.steps()] == [1, 2]
     assert [verdict.step for verdict in run.verdicts()] == [2]
-    assert [series.values for series in run.scalars("verl.average_reward")] == [(0.25, 0.75)]
+    assert [list(series.values) for series in run.scalars("verl.average_reward")] == [[0.25, 0.75]]
     assert repr(run) == "<Run r1: finished, 2 steps>"
     assert run.manifest["run_id"] == "r1"
 

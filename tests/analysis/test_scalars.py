@@ -5,10 +5,9 @@
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader, summary
 from verl_otel.analysis.io.otlp_json import PointRecord
-from verl_otel.analysis.live_run import LiveRun
-from verl_otel.analysis.scalars import Columns, find_rewards
+from verl_otel.analysis.scalars import Columns, Room, find_rewards
 from verl_otel.cli.page import data
 
 
@@ -22,11 +21,9 @@ def test_series_are_told_apart_and_sorted():
     columns = Columns()
     columns.add(points("b", [1, 2], (("k", "x"),)), "trainer-0")
     columns.add(points("b", [3], (("k", "y"),)), "trainer-0")
-    late = Columns()
-    late.add(points("a", [7, 8], begin=5), "trainer-0")
-    columns.merge(late)
+    columns.add(points("a", [7, 8], begin=5), "trainer-0")
     columns.add(points("a", [1, 2]), "trainer-0")
-    found = [(each.name, each.labels, each.times_ns, each.values) for each in columns.series()]
+    found = [(each.name, each.labels, tuple(each.times_ns), tuple(each.values)) for each in columns.series()]
     assert found == [
         ("a", (), (0, 1, 5, 6), (1.0, 2.0, 7.0, 8.0)),
         ("b", (("k", "x"),), (0, 1), (1.0, 2.0)),
@@ -53,11 +50,9 @@ def test_series_of_the_same_times_share_them():
 
 def test_a_long_series_is_thinned():
     """Of more values than are kept every second one goes, again and again; the first and the last stay."""
-    columns = Columns(max_points=100)
+    columns = Columns(Room(1, 0, 0, 50))
     for begin in range(0, 1000, 10):
-        part = Columns()
-        part.add(points("x", range(begin, begin + 10), begin=begin), "trainer-0")
-        columns.merge(part)
+        columns.add(points("x", range(begin, begin + 10), begin=begin), "trainer-0")
     (series,) = columns.series()
     assert 50 <= len(series.values) <= 101
     assert (series.values[0], series.values[-1]) == (0.0, 999.0)
@@ -66,11 +61,10 @@ def test_a_long_series_is_thinned():
 
 def test_too_many_series_are_left_out_and_counted():
     """More series than are kept cost their values, which are counted."""
-    columns, other = Columns(max_series=(2, 1, 1)), Columns()
+    columns = Columns(Room(2, 1, 1, 100))
     for name in "abc":
         columns.add(points(name, [1, 2]), "trainer-0")
-    other.add(points("d", [1]), "trainer-0")
-    columns.merge(other)
+    columns.add(points("d", [1]), "trainer-0")
     assert [each.name for each in columns.series()] == ["a", "b"]
     assert columns.left_out == 3
 
@@ -100,7 +94,7 @@ def thousand_ranks(tmp_path_factory):
 
 def explain_live(folder):
     """What a viewer sees of a run that was read to its end."""
-    live = LiveRun([folder])
+    live = reader.begin_page([folder])
     live.look()
     while live.is_behind:
         live.read(1 << 30)
@@ -129,7 +123,7 @@ def test_a_thousand_ranks_count_in_sums(thousand_ranks):
 
 def test_series_of_one_kind_do_not_take_the_room_of_another():
     """Of the trainer, of what the analysis adds up, and of the others each as many as allowed."""
-    columns = Columns(max_series=(2, 2, 2))
+    columns = Columns(Room(2, 2, 2, 100))
     for name in ("process.cpu.time", "verl.rollout.tokens"):
         for rank in range(3):
             columns.add(points(name, [1]), f"agent_loop-{rank}")
@@ -142,7 +136,7 @@ def test_series_of_one_kind_do_not_take_the_room_of_another():
 
 def test_the_process_with_the_training_loop_is_the_trainer_whatever_its_role():
     """A main program of one's own is an actor of no known role: its scalars are those of the run, in each attempt."""
-    columns = Columns(max_series=(8, 0, 3))
+    columns = Columns(Room(8, 0, 3, 100))
     for begin, instance in ((0, "actor-17"), (100, "actor-23")):
         columns.add(points("process.cpu.time", [1], begin=begin), instance)
         columns.add(points("verl.run.state", [1], begin=begin), instance)
@@ -150,7 +144,7 @@ def test_the_process_with_the_training_loop_is_the_trainer_whatever_its_role():
             columns.add(points(name, [begin + 1, begin + 2], begin=begin), instance)
         columns.add(points("process.cpu.time", [2], begin=begin + 50), instance)
     columns.add(points("process.cpu.time", [9]), "agent_loop-0")
-    found = {(each.name, each.labels): (each.times_ns, each.values) for each in columns.series()}
+    found = {(each.name, each.labels): (tuple(each.times_ns), tuple(each.values)) for each in columns.series()}
     assert found["verl.average_reward", ()] == ((0, 1, 100, 101), (1.0, 2.0, 101.0, 102.0))
     assert found["process.cpu.time", ()] == ((0, 50, 100, 150), (1.0, 2.0, 1.0, 2.0))
     assert found["process.cpu.time", (("instance", "agent_loop-0"),)] == ((0,), (9.0,))

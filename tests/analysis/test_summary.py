@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run is explained from its files, the same in one slice or many, in one process or several, on one host's clock or many."""
+"""A run is explained from its files, the same in one piece or many, on one host's clock or many."""
 
 import math
 import time
@@ -10,12 +10,15 @@ import pytest
 import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io import followed_files
+from verl_otel.analysis.traces import clocks
+from verl_otel.cli import explain as cli_explain
+from verl_otel.cli import headlines
 
 
 def explain(folder, **more):
     """Explain one folder in this process."""
-    return summary.explain([folder], processes=0, **more)
+    return summary.explain([folder], **more)
 
 
 def long_story(folder, steps=30, hosts=("node-1",), shift=0.0):
@@ -66,7 +69,7 @@ def test_a_small_run_is_explained_whole(tmp_path):
     assert run.run_id == "r1"
     assert run.state == "finished"
     assert run.counts == (
-        run.counts.spans, 4, 4, 5, 1, 1, 4, 0, 0
+        run.counts.spans, 4, 4, 5, 1, 1, 4, 0, 0, 0
     )  # fmt: skip
     first, second = run.steps
     assert [step.number for step in run.steps] == [1, 2]
@@ -101,21 +104,19 @@ def test_a_step_that_all_ranks_record_is_one_step(tmp_path, late):
 
 
 def ordered(step):
-    """A recent step with its trajectories in an order that does not depend on the slices."""
+    """A recent step with its trajectories in an order that does not depend on the pieces."""
     return step._replace(members=tuple(sorted(step.members)))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("size", [20_000, 60_000])
-@pytest.mark.parametrize("processes", [0, 1])
-def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, processes):
-    """A run says the same cut into many slices, and read by another process, as read in one piece."""
+@pytest.mark.parametrize("size", [1, 20_000, 60_000])
+def test_pieces_change_nothing(monkeypatch, tmp_path, size):
+    """A run says the same read line by line or in many pieces as read in one piece."""
     folder = long_story(tmp_path / "r1")
     whole = explain(folder)
-    cut = run_files.cut
-    monkeypatch.setattr(run_files, "cut", lambda paths, **more: cut(paths, size, **more))
-    assert len(run_files.cut(sorted(folder.glob("traces-*")))) > 3
-    again = summary.explain([folder], processes=processes)
+    monkeypatch.setattr(followed_files, "CHUNK_BYTES", 4096)
+    monkeypatch.setattr(summary, "PIECE_BYTES", size)
+    again = explain(folder)
     assert again._replace(recent_steps=()) == whole._replace(recent_steps=())
     assert list(map(ordered, again.recent_steps)) == list(map(ordered, whole.recent_steps))
 
@@ -261,6 +262,27 @@ def test_a_step_waits_for_filtered_trajectories_and_trains_on_the_others(story):
     assert [one.trace_id for one in step.slowest] == [filtered.trace_id, used.trace_id]
 
 
+@pytest.mark.parametrize("outcome", [{"error__type": "ValueError"}, {"verl__outcome": "cancelled"}])
+def test_a_failed_trajectory_that_its_step_waited_for_has_a_verdict(story, outcome):
+    """A loop goes on when one of its trajectories has failed late, as with ``asyncio.gather(return_exceptions=True)``: its slow tool is named."""
+    loop = story.process()
+    for number, begin, late in ((1, 0, 0), (2, 2, 0), (3, 4, 5), (4, 11, 0)):
+        for index in range(4):
+            end = begin + 1 + (late if index == 2 else 0)
+            more = outcome if index == 2 and late else {}
+            stories.trajectory(
+                loop, begin, end, index=index, step=number, calls=[("tool", "search", begin, end)], **more
+            )
+        phases = [("gen", begin, begin + 1 + late), ("update_actor", begin + 1 + late, begin + 2 + late)]
+        stories.step(loop, number, begin, begin + 2 + late, phases, verl__step__lineage="submitted")
+    run = explain(story.write())
+    (verdict,) = run.steps[2].verdicts
+    assert (verdict.subject, verdict.cause_name, round(verdict.saved)) == ("u/2", "search", 5)
+    assert run.steps[2].members == 3
+    assert run.steps[2].savings[0].seconds == pytest.approx(5)
+    assert not any(each.verdicts for each in (*run.steps[:2], run.steps[3]))
+
+
 def test_the_trajectory_that_each_round_waited_for_is_known(story):
     """Those of a long round are slower than any of a short one."""
     trainer, agent = story.process(), story.process("agent_loop")
@@ -305,9 +327,9 @@ def test_tokens_of_a_number_that_two_steps_have_count_once(story):
 def test_an_unbounded_clock_allows_no_verdict(tmp_path, monkeypatch):
     """Where nothing tells how far the clock of a host on the path is, the uncertainty is infinite, and not zero."""
     folder = long_story(tmp_path / "r1", steps=6, hosts=("node-1", "node-2"))
-    unbounded = summary.clocks.estimate([], "node-1", ["node-1", "node-2"])
+    unbounded = clocks.estimate([], "node-1", ["node-1", "node-2"])
     assert unbounded["node-2"].uncertainty == math.inf
-    monkeypatch.setattr(summary.clocks, "estimate", lambda *_: unbounded)
+    monkeypatch.setattr(clocks, "estimate", lambda *_: unbounded)
     run = explain(folder)
     assert {step.uncertainty for step in run.steps} == {math.inf}
     assert not any(step.verdicts for step in run.steps)
@@ -380,22 +402,6 @@ def test_progress_is_told(tmp_path):
     assert told == sorted(told)
 
 
-@pytest.mark.parametrize(("bytes_", "helpers"), [(0, 3), (1 << 40, 0)])
-def test_long_runs_are_read_by_several_processes(monkeypatch, tmp_path, bytes_, helpers):
-    """Where nobody says how many processes help, a long run gets as many as are of use, a short one none."""
-    asked = []
-    each = summary.run_files.map_ordered
-    monkeypatch.setattr(summary, "PARALLEL_BYTES", bytes_)
-    monkeypatch.setattr(summary.run_files, "count_workers", lambda: 3)
-    monkeypatch.setattr(
-        summary.run_files,
-        "map_ordered",
-        lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0),
-    )
-    summary.explain([stories.training(tmp_path / "r1").write()])
-    assert asked == [helpers]
-
-
 def test_a_real_session_is_read(tmp_path):
     """What a session wrote has one process, its step, its scalars, and nothing open."""
     verl_otel.init(exporters="file", run_dir=tmp_path, run_id="real")
@@ -409,7 +415,7 @@ def test_a_real_session_is_read(tmp_path):
     assert (run.run_id, run.counts.processes, run.counts.spans) == ("real", 1, 2)
     assert [(step.number, [phase.key for phase in step.phases]) for step in run.steps] == [(1, ["gen"])]
     (series,) = (each for each in run.series if each.name == "my.gauge")
-    assert (series.values, dict(series.labels)["kind"]) == ((2.5,), "x")
+    assert (list(series.values), dict(series.labels)["kind"]) == ([2.5], "x")
     assert run.completeness.unfinished == ()
 
 
@@ -418,3 +424,50 @@ def test_a_run_that_has_only_begun_can_be_read(story):
     story.manifest(verl__project="p")
     run = explain(story.folder)
     assert (run.run_id, run.steps, run.counts.spans, run.start_ns, run.end_ns) == ("r1", (), 0, 0, 0)
+
+
+@pytest.mark.parametrize(("failing", "is_headline"), [(1, False), (3, True)])
+def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline):
+    """Verl converts an exception of a tool to text, and the trajectory goes on: its score is that of the environment."""
+    trainer, agent = story.process("trainer"), story.process("agent_loop")
+    consumed = []
+    for index in range(8):
+        score = 0.0 if index < 4 else 1.0
+        own = agent.span(
+            "verl.trajectory", 1, 3, state=stories.TRAJECTORY, verl__sample__uid="u", verl__rollout__index=index,
+            verl__step__number=1, verl__reward__score=score,
+        )  # fmt: skip
+        error = {"error__type": "error"} if index < failing else {}
+        agent.span("execute_tool add", 1.2, 1.3, own, state=stories.TRAJECTORY, gen_ai__tool__name="add", **error)
+        consumed.append(own)
+    stories.step(trainer, 1, 0, 5, [("gen", 0, 4), ("update_actor", 4, 5)], consumed)
+    run = summary.explain([story.write()])
+    assert run.steps[0].failures == (("tool", "add", failing, failing, failing),)
+    text = (
+        "tool add: 1 call in 1 trajectory, 1 of them with score 0"
+        if failing == 1
+        else "tool add: 3 calls in 3 trajectories, 3 of them"
+    )
+    assert text in cli_explain.render_step(run, run.steps)
+    assert any("score 0 may be" in line.text for line in headlines.find_headlines(run)) == is_headline
+    assert ("score 0 may be" in cli_explain.render(run)) == is_headline
+
+
+@pytest.mark.parametrize(
+    ("sizes", "short"), [((4, 4), []), ((4, 3), []), ((4, 2), [1]), ((0, 4, 4, 4), [0]), ((4, None), [])]
+)
+def test_a_rank_that_trains_on_less_is_named(story, sizes, short):
+    """Nothing is slow then, and the gradient is that of fewer samples."""
+    trainer = story.process("trainer")
+    step = stories.step(trainer, 1, 0, 5, [("update_actor", 1, 5)], ())
+    call = trainer.span("verl.call update_actor", 1, 5, step)
+    for rank, size in enumerate(sizes):
+        worker = story.process("actor_rollout_ref", verl__rank=rank)
+        facts = {} if size is None else {"verl__batch__size": size}
+        worker.span("verl.worker W.update_actor", 1, 5, call, verl__rank=rank, **facts)
+    run = summary.explain([story.write()])
+    assert [each.rank for each in run.steps[0].short_ranks] == short
+    assert ("rank 1: 2 samples in update_actor, the others 4" in cli_explain.render_step(run, run.steps)) == (
+        short == [1]
+    )
+    assert any("a rank trained on less" in line.text for line in headlines.find_headlines(run)) == bool(short)

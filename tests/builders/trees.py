@@ -90,7 +90,7 @@ ONE_STEP = [
 MODES = {"sync": SYNC, "separate": SEPARATE, "one_step": ONE_STEP}
 
 
-def account(mode, begin, end, roots=(), trajectories=(), late=()):
+def account(mode, begin, end, roots=(), trajectories=(), **more):
     """The causes of each device in one window, without those of zero."""
-    found = GpuAccount(devices.find_devices(MODES[mode], {})).add_window(begin, end, roots, trajectories, late=late)
+    found = GpuAccount(devices.find_devices(MODES[mode], {})).add_window(begin, end, roots, trajectories, **more)
     return {each.device: each.nanoseconds for each in found}

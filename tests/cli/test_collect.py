@@ -83,7 +83,7 @@ def cluster(monkeypatch, tmp_path):
 @pytest.fixture
 def collect(cluster, call):
     """Collect run r1 into the folder of the test."""
-    return lambda *arguments: call("collect", "r1", "--out", cluster.out, *arguments)
+    return lambda *arguments: call("collect", "r1", "--output", cluster.out, *arguments)
 
 
 def contents(folder):
@@ -302,7 +302,7 @@ def test_a_place_that_cannot_be_written_is_said(cluster, call, tmp_path):
     """A file where the folder should be: each node fails with the reason, code 1."""
     (cluster.there / "traces-a.jsonl").write_text("1\n")
     (tmp_path / "file").touch()
-    done = call("collect", "r1", "--out", tmp_path / "file")
+    done = call("collect", "r1", "--output", tmp_path / "file")
     assert done.code == 1
     assert f"there: FAILED: cannot write {tmp_path / 'file'}: " in done.out
 
@@ -310,7 +310,7 @@ def test_a_place_that_cannot_be_written_is_said(cluster, call, tmp_path):
 def test_wrong_usage_is_code_2(cluster, call):
     """The run's own folder as destination, an id that is none, a cluster that lets nobody in: code 2 and one line."""
     (cluster.here / "traces-a.jsonl").write_text("1\n")
-    done = call("collect", "r1", "--out", cluster.here)
+    done = call("collect", "r1", "--output", cluster.here)
     assert (done.code, "the run's own folder" in done.err) == (2, True)
     assert contents(cluster.here) == {"traces-a.jsonl": b"1\n"}
     done = call("collect", "a b")
@@ -320,7 +320,7 @@ def test_wrong_usage_is_code_2(cluster, call):
         raise ConnectionError("Could not find any running Ray instance.\nAnd more.")
 
     cluster.ray.init = refuse
-    done = call("collect", "r1", "--out", cluster.out)
+    done = call("collect", "r1", "--output", cluster.out)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "Could not find any running Ray instance." in done.err
 
@@ -337,7 +337,7 @@ def test_a_path_names_a_folder_on_every_node(cluster, call, tmp_path):
     """RUN as a path is looked for on every node, and its name is the run's."""
     cluster.told.clear()
     (cluster.there / "traces-a.jsonl").write_text("1\n")
-    done = call("collect", cluster.there, "--out", cluster.out)
+    done = call("collect", cluster.there, "--output", cluster.out)
     assert done.code == 0
     assert contents(cluster.out) == {"traces-a.jsonl": b"1\n"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import explanations
 from verl_otel.analysis import summary
-from verl_otel.analysis.model import Series, Verdict
+from verl_otel.analysis.model import Event, Series, Verdict
 from verl_otel.cli.compare import parse_condition
 
 TOOL = ("tool", "python")
@@ -58,6 +58,34 @@ def test_the_points_add_up_to_the_percentage(call, pair):
     points = sum(float(line.split()[0]) for line in lines if " percentage points: " in line)
     change = next(float(line.split("%")[0].split()[-1]) for line in lines if line.startswith("  step "))
     assert points == pytest.approx(change, abs=0.3)
+
+
+def test_only_significant_parts_explain_a_difference(call, pair):
+    """The workers vary so much that their part of a large difference is chance: it is in the rest, which keeps the sum."""
+    steady, made = explanations.steps(explanations.HEALTHY, 9, spread=0.01, seed=1), []
+    for number, step in enumerate(explanations.steps(explanations.HEALTHY, 9, spread=0.01, seed=2, scale={TOOL: 2.0})):
+        parts = {(kind, name): length / 1e9 for kind, name, length in step.groups}
+        parts["worker", "update_actor"] += (0, 0.05, 2.2, 0.1, 2.0, 0, 1.9, 0.05, 0)[number]
+        made.append(explanations.step(step.number, parts))
+    pair(a=explanations.explanation(steady, run_id="a"), b=explanations.explanation(made, run_id="b"))
+    told = json.loads(call("compare", "a", "b", "--json").out)
+    parts = {part["kind"]: part for part in told["explanation"]}
+    assert parts["worker"]["seconds"] > 0.1 * sum(part["seconds"] for part in told["explanation"])
+    assert (parts["tool"]["significant"], parts["worker"]["significant"]) == (True, False)
+    head = call("compare", "a", "b").out.partition("\n\n")[0]
+    assert "tool latency" in head
+    assert "workers" not in head
+
+
+def test_how_a_run_ended_is_noted(call, pair):
+    """B is no slower, and it crashed after a stall: that is said."""
+    made = pair()
+    event = Event("stall", explanations.T0, "no step for 60 s", {})
+    pair(b=made["b"]._replace(state="crashed", events=(event, event, event._replace(kind="crash"))))
+    notes = call("compare", "a", "b").out.partition("Take note\n")[2]
+    assert [line.strip() for line in notes.splitlines()[:3]] == [
+        "B is not whole: crashed", "1 crash in B", "2 stalls in B"
+    ]  # fmt: skip
 
 
 def test_what_is_shown_is_what_is_tested(call, pair):

@@ -81,9 +81,10 @@ def test_the_difference_of_the_stand_in_is_not_called_precision(call):
 
 
 def test_the_crash_says_who_died(call):
-    """First, with what it was doing."""
+    """First, with what it was doing. The trajectories that died with it in their first second are in no file, but the trainer waits for them."""
     result = call("demo", "crash")
     assert result.code == 0
+    assert "none open" not in result.out
     assert re.search(r"^CRASH after .+agent_loop-0 .*(died|killed|gone)", result.out, re.MULTILINE)
 
 

@@ -482,3 +482,14 @@ def test_an_open_port_without_a_password_is_pointed_out(served):
     _, process = served("--host", "0.0.0.0")
     process.terminate()
     assert "--basic-auth-file" in process.communicate(timeout=60)[1]
+
+
+@pytest.mark.full
+def test_the_warnings_of_ray_about_its_own_token_are_not_shown(shell, tmp_path):
+    """Ray warns that it has found a token, which says nothing to who asked for targets."""
+    pytest.importorskip("ray", minversion="2.52")
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("ab" * 32)
+    done = shell("discover", HOME=tmp_path, RAY_ADDRESS="", RAY_TMPDIR=tmp_path)
+    assert done.code == 1
+    assert "WARNING" not in done.err

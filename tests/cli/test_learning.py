@@ -69,11 +69,11 @@ def test_the_text_of_a_run_in_which_something_is(call, record):
     begin = lines.index("Learning (thresholds: profile default)")
     assert lines[begin + 1 : lines.index("", begin)] == [
         "  Step 43: the mean reward is exactly 0, which it was not before, for 3 steps. To do: look at what the reward function",
-        "    returns; trainer.rollout_data_dir keeps the rollouts.",
+        "    returns (trainer.rollout_data_dir keeps the rollouts).",
         "  Step 47: the reward fell from 0.762 to 0, after it had risen by 0.5, for 5 steps. To do: go back to a checkpoint",
-        "    before it; VERL_OTEL_STOP_ON_REWARD_FALL=5 stops such a run.",
-        "  Step 50: actor/grad_norm is nan. To do: look at the steps before it, and at the learning rate; VERL_OTEL_STOP_ON_NAN=1",
-        "    stops such a run.",
+        "    before it (VERL_OTEL_STOP_ON_REWARD_FALL=5 stops such a run).",
+        "  Step 50: actor/grad_norm is nan. To do: look at the steps before it, and at the learning rate (VERL_OTEL_STOP_ON_NAN=1",
+        "    stops such a run).",
         "  The best mean reward of five steps ended at step 40, 20 steps before the last one; in the last 20 steps the reward has",
         "    no clear trend (Kendall's tau 0.00).",
         "  signal                      first 20  last 20  lowest  at step  highest  at step  trend",
@@ -100,6 +100,27 @@ def test_a_recorded_run_and_the_log_of_the_same_training_say_the_same(call, reco
         assert found[key] == expected[key], key
 
 
+def test_an_own_loop_is_judged_by_its_reward_and_its_gauges(call, tmp_path):
+    """The reward has the time of its step, gauges are read at other times. Settings and guards of verl's trainers are no advice for it."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    loop = story.process("process")
+    story.manifest(attempts=[{"started": stories.T0}])
+    for step in range(1, 31):
+        stories.step(loop, step, step, step + 0.9, verl__step__lineage="submitted")
+        loop.scalar("verl.training.step", step + 0.9, step)
+        loop.scalar("verl.average_reward", step + 0.9, 0.0 if step > 25 else 0.5)
+        loop.scalar("verl.actor.pg_loss", step + 0.95, math.nan if step == 7 else 1.0)
+    story.write()
+    told = json.loads(call("explain", "--json", story.folder).out)
+    assert [(finding["kind"], finding["step"]) for finding in told["findings"]] == [
+        ("nan", 7), ("reward_zero", 28)
+    ]  # fmt: skip
+    assert [signal["name"] for signal in told["signals"]] == ["reward_mean", "policy_loss"]
+    section = " ".join(call("explain", story.folder).out.partition("\nLearning ")[2].split())
+    assert "To do: look at what the reward function returns." in section
+    assert not any(name in section for name in ("trainer.", "VERL_OTEL_STOP"))
+
+
 def test_thresholds_are_those_of_the_run(call, record):
     """Its manifest has them, whatever the environment of the command says."""
     run = record((1, 60))
@@ -110,6 +131,25 @@ def test_thresholds_are_those_of_the_run(call, record):
     document = json.loads(call("explain", run, "--json").out)
     assert document["profile"] == "own"
     assert {finding["kind"] for finding in document["findings"]} == {"reward_zero", "nan"}
+
+
+def test_the_component_that_moved_with_the_reward_is_named(call, tmp_path):
+    """From the points of a recorded run; also in the brief text and in the JSON."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    trainer = story.process()
+    for step in range(1, 61):
+        trainer.span("verl.step", step, step + 0.9, state=stories.STEP, verl__step__number=step)
+        right, form = float(step <= 30), 0.5 + step % 2 / 100
+        for name, value in (("verl.training.step", step), ("verl.critic.rewards.mean", right + form)):
+            trainer.scalar(name, step + 0.95, value)
+        for name, value in (("right", right), ("form", form)):
+            trainer.scalar("verl.reward.component", step + 0.95, value, verl__variable=name, verl__aggregate="mean")
+    run = story.write()
+    sentence = " to steps 31-50 the mean reward fell from 1.505 to 0.505: right fell from 1 to 0; form (0.505) did not"
+    assert f"{sentence}." in " ".join(call("explain", run).out.split())
+    assert sentence in call("explain", run, "--brief").out
+    move = json.loads(call("explain", run, "--json").out)["reward_move"]
+    assert [(change["name"], change["moved"]) for change in move["components"]] == [("right", True), ("form", False)]
 
 
 def test_a_run_without_scalars_says_nothing(call, tmp_path):

@@ -416,7 +416,9 @@ def test_traces_of_a_collector_are_read(call, tmp_path):
     assert (result.code, result.err) == (0, "")
     assert "Step 2 (15.00 s)" in result.out
     assert result.out.splitlines()[-2:] == [f"Files: {traces}", f"Next: verl-otel explain --otlp {traces}"]
-    assert "Step 2 took 15.00 s" in call("explain", "r1", "--otlp", traces).out
+    explained = call("explain", "r1", "--otlp", traces).out
+    assert "Step 2 took 15.00 s" in explained
+    assert "how the run learned: of such files only the traces are read" in explained
     for arguments, text in (
         (["r2", "--otlp", traces], "r2 is not in the files, which have the runs: r1"),
         (

@@ -119,6 +119,20 @@ def test_the_state_without_one_of_the_trainer(listing, story):
     assert (row["state"], row["started"], row["seconds"]) == ("ended", stories.T0 - 30, 50.0)
 
 
+def test_a_run_that_was_killed_lasted_until_its_last_record(listing, story):
+    """Its last step ended after 10 s, and it wrote spans and metrics for 20 s more; what was added to the folder later is no part of it."""
+    story.manifest(attempts=[{"started": stories.T0}])
+    story.status({"time": stories.T0 + 10, "steps": 1, "step": 1})
+    stories.step(story.process(), 1, 0, 10)
+    folder = story.write()
+    (folder / "page.html").touch()
+    for path in [*folder.iterdir(), folder]:
+        moment = stories.T0 + (30 if path.name.startswith("traces-") else 500)
+        os.utime(path, (moment, moment))
+    row = listing()["r1"]
+    assert (row["state"], row["seconds"]) == ("no end seen", 30.0)
+
+
 def test_a_run_that_was_ended_by_a_death_has_crashed(call, listing, story):
     """The driver has ended and the trainer recorded no result; in the list and in the report. A death in an earlier attempt does not count."""
     stories.step(story.process(), 1, 0, 10)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.builders import explanations
-from verl_otel.analysis.model import Counts, Verdict
+from verl_otel.analysis.model import Counts, Part, Trajectory, Verdict
 from verl_otel.analysis.verdicts import judge
 from verl_otel.cli import formatting, wording
 
@@ -22,6 +22,22 @@ def test_a_run_of_one_step_is_in_the_singular(call, explained):
         in out
     )
     assert "Nothing delayed the only step noticeably." in out
+
+
+def test_long_names_are_cut_and_not_the_sentence(call, explained):
+    """Of a tool with a name of 400 characters: what it did and what it cost is whole, and tables stay narrow."""
+    name = "search_" + "x" * 400
+    verdict = Verdict(2, 4.4, "trajectory", "u/1", "tool", name, 3, 2, instance=f"agent_loop-{'9' * 400}")
+    made = explanations.steps({**explanations.HEALTHY, ("tool", name): 2.0}, 3)
+    trajectory = Trajectory(7, "u", 1, 2, False, 0, 10**9, None, False, True, (Part("tool", name, 1.0, 1, None),))
+    run = explanations.explanation([made[0], made[1]._replace(verdicts=(verdict,)), made[2]])
+    explained(run._replace(slowest=(trajectory,)))
+    sentence = wording.describe_verdict(verdict)
+    assert sentence.endswith(
+        " took 3.00 s longer than for its peers. Without that the step would have been 2.00 s shorter."
+    )
+    assert len(sentence) < 400
+    assert max(map(len, call("report", "r1").out.partition("Slowest trajectories")[2].splitlines())) < 120
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,10 @@ No value names a place outside of the folder of the test: the commands write fil
 """
 
 import argparse
+import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -31,7 +33,7 @@ CASES = {
     ("demo", "NAME"): (("demo",), NAMES),
     ("demo", "--html"): (("demo", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
     ("demo", "--keep"): (("demo", "--keep"), ("x" * 5000, "file", "file/below")),
-    ("report", "RUN_DIR"): (("report",), PATHS + NAMES),
+    ("report", "RUN"): (("report",), PATHS + NAMES),
     ("report", "--html"): (("report", "r1", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
     ("report", "--slowest"): (("report", "r1", "--slowest"), NUMBERS),
     ("report", "--steps"): (("report", "r1", "--steps"), ("0", *NUMBERS)),
@@ -89,7 +91,7 @@ CASES = {
     ("discover", "--basic-auth-file"): ((*SERVE, "--basic-auth-file"), ("", ".", "file", *PATHS)),
     ("collect", "RUN"): (("collect", "--address", "127.0.0.1:1"), NAMES),
     ("collect", "--address"): (("collect", "r1", "--address"), ADDRESSES),
-    ("collect", "--out"): ((*HERE, "--out"), PATHS),
+    ("collect", "-o"): ((*HERE, "-o"), PATHS),
     ("collect", "--run-dir"): ((*HERE, "--run-dir"), PATHS),
     ("stack", "--otelcol"): (STACK[:-1], PATHS),
     ("stack", "--prometheus"): ((*STACK, "--prometheus"), PATHS),
@@ -112,6 +114,17 @@ CASES = {
     ("boards", "export DIR"): (("boards", "export"), ("x" * 5000, "file", "file/below")),
     ("boards", "export --profile"): (("boards", "export", "out", "--profile"), ("", "maths", "file", "fifo", ".", *PATHS)),
     ("collector", "export DIR"): (("collector", "export"), ("x" * 5000, "file", "file/below")),
+    ("report", "--run-dir"): (("report", "r1", "--run-dir"), PATHS),
+    ("explain", "--run-dir"): (("explain", "r1", "--run-dir"), PATHS),
+    ("levers", "--run-dir"): (("levers", "r1", "--run-dir"), PATHS),
+    ("guards", "--run-dir"): (("guards", "r1", "--run-dir"), PATHS),
+    ("logs", "--run-dir"): (("logs", "r1", "--run-dir"), PATHS),
+    ("runs", "--run-dir"): (("runs", "--run-dir"), PATHS),
+    ("compare", "--run-dir"): (("compare", "r1", "r1", "--run-dir"), PATHS),
+    ("export", "perfetto --run-dir"): (("export", "perfetto", "r1", "--run-dir"), PATHS),
+    ("export", "parquet --run-dir"): (("export", "parquet", "r1", "--run-dir"), PATHS),
+    ("export", "tensorboard --run-dir"): (("export", "tensorboard", "r1", "--run-dir"), PATHS),
+    ("completion", "SHELL"): (("completion",), ("", "fish", "\udcff")),
     ("schema", "NAME"): (("schema",), ("", "explains", "\udcff")),
     ("run", "--exporters"): (("run", "--exporters"), ("kafka", ",", "\udcff")),
     ("run", "--run-dir"): (("run", "--run-dir"), ("~no-such-user-anywhere/x",)),
@@ -233,6 +246,45 @@ def test_help_is_a_command(capsys, words):
         main(words)
     assert ended.value.code == 0
     assert " ".join(["usage: verl-otel", *words[1:]]) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [("explain", "nope"), ("explain", "--nope"), ("runs", "--keep", "many")])
+def test_an_error_is_json_where_json_is_asked_for(runs, capsys, arguments):
+    """An unknown run, option or value; standard error is empty."""
+    try:
+        code = main([*arguments, "--json"])
+    except SystemExit as ended:
+        code = ended.code
+    printed = capsys.readouterr()
+    assert (code, printed.err) == (2, "")
+    assert list(json.loads(printed.out)) == ["error"]
+
+
+def test_the_folder_of_all_runs_is_an_option(call, tmp_path, runs):
+    """Of each command that reads runs, in the place of the variable, for this command only."""
+    stories.training(tmp_path / "others" / "r7").write()
+    for words in (["explain"], ["report", "r7"], ["compare", "r7", "r7"], ["runs"]):
+        done = call(*words, "--run-dir", tmp_path / "others")
+        assert done.code == 0, done.err
+    assert os.environ["VERL_OTEL_RUN_DIR"] == str(runs)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_shell_completes_commands_and_options(call, shell):
+    """The script runs in the shell, and a begun word becomes those that it may be."""
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not here")
+    ask = {
+        "bash": "COMP_WORDS=(verl-otel {0}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _verl_otel; echo ${{COMPREPLY[@]}}",
+        "zsh": "whence -w _verl_otel",
+    }[shell]
+    script = call("completion", shell).out
+    words = {"exp": "explain export", "explain --js": "--json", "export perf": "perfetto"}
+    for begun, found in words.items() if shell == "bash" else {"": "_verl_otel: function"}.items():
+        done = subprocess.run([program, "-c", script + ask.format(begun)], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == found, done.stderr
 
 
 @pytest.mark.full

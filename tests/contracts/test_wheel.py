@@ -130,3 +130,44 @@ def test_it_resolves_beside(wheel, tmp_path, other):
 
     name = other.partition("[")[0].partition("=")[0]
     assert resolve(other, f"verl-otel @ {wheel.as_uri()}")[name] == resolve(other)[name]
+
+
+OLDEST = "opentelemetry-sdk==1.27.0"
+NEIGHBOURS = (
+    "opentelemetry-sdk",
+    OLDEST,
+    "opentelemetry-exporter-otlp",
+    "vllm",
+    "sglang",
+    "ray[default]",
+    "wandb",
+    "mlflow",
+)
+"""What is in one environment with verl-otel, newest versions but for one."""
+
+
+def resolve(*requirements):
+    """Return the versions that a new environment would get, by name; a text if there is none. Nothing is installed."""
+    uv = TOP / ".cache" / "uv" / "bin" / "uv"
+    if not uv.exists():
+        pytest.skip("uv is not here: run by make")
+    command = [uv, "pip", "compile", "--no-header", "--no-annotate", "--python-version", "3.12", "-"]
+    done = subprocess.run(command, input="\n".join(requirements), capture_output=True, text=True, check=False)
+    if done.returncode:
+        return done.stderr
+    pinned = [line.partition("==") for line in done.stdout.splitlines()]
+    return {name: version for name, equal, version in pinned if equal}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("neighbour", NEIGHBOURS)
+def test_it_fits_beside_others(wheel, neighbour):
+    """Resolved together, each package of the neighbour has the version that it has alone: verl-otel takes none of them back."""
+    alone = resolve(neighbour)
+    if isinstance(alone, str):
+        pytest.skip(f"the package index does not serve {neighbour}: {alone[-300:]}")
+    together = resolve(neighbour, f"verl-otel @ {wheel.as_uri()}")
+    assert isinstance(together, dict), together
+    if neighbour == OLDEST:  # its instrumentation packages have an upper bound of `wrapt`
+        alone.pop("wrapt")
+    assert {name: together.get(name) for name in alone} == alone

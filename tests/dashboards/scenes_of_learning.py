@@ -139,6 +139,10 @@ def equal_groups(_step):
     return {'verl_reward_groups{verl_outcome="solved"': 0, 'verl_reward_groups{verl_outcome="failed"': 19}
 
 
+def far_apart(_step):
+    return {"verl_training_rollout_probs_diff_mean": 0.02}
+
+
 def noisy_source(_step):
     return {'verl_reward_score_mean{verl_data_source="math"': 1.0}
 
@@ -206,6 +210,8 @@ SCENES = [
           alert="PolicyLossLarge", summary="the policy loss has been large for 14 more steps"),
     steps("the policy loss jumps", 'verl_training_change_ratio{verl_metric="policy_loss"', 2, 7, near=0, long=3, thresholds={"policy_loss_jump": 5},
           alert="PolicyLossJump", summary="the policy loss is 7.0 times as large as in the 20 steps before"),
+    steps("engine and trainer differ", 'verl_training_change_ratio{verl_metric="rollout_gap"', 2, 7, near=0, long=3, severity="warning",
+          alert="RolloutGapJump", summary="the probabilities of engine and trainer differ 7.0 times as much as in the 20 steps before", more=far_apart),
     steps("the rewards scatter", 'verl_reward_score_stddev{verl_data_source="math"', 0.4, 0.6, near=10, long=25, thresholds={"reward_noise": 0.5},
           alert="RewardNoisy", summary="the rewards have scattered widely about their mean for 24 more steps", more=noisy_source),
     steps("the reward is below its range", "verl_average_reward", 1.2, 0.8, near=18, long=30, thresholds={"reward_low": 1},

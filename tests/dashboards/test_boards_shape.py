@@ -98,7 +98,7 @@ def test_every_version_of_grafana_can_read_it(board):
 
 
 def test_panels_do_not_overlap(board):
-    """Panels lie in the 24 columns, beside and below each other, and so do those of folded rows."""
+    """Panels lie in the 24 columns, beside and below each other, without a hole at the end of a line, and so do those of folded rows."""
     folded = [panel for panel in board["panels"] if panel["type"] == "row" and panel.get("collapsed")]
     for panels in (board["panels"], *(row["panels"] for row in folded)):
         taken = {}
@@ -109,6 +109,8 @@ def test_panels_do_not_overlap(board):
                 range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
             ):
                 assert taken.setdefault(cell, panel["title"]) == panel["title"]
+        for line in {panel["gridPos"]["y"] for panel in panels}:
+            assert sum(panel["gridPos"]["w"] for panel in panels if panel["gridPos"]["y"] == line) == 24
     ids = [panel["id"] for panel in walk(board["panels"])]
     assert len(set(ids)) == len(ids)
     assert all(ids)

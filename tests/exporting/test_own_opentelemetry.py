@@ -23,7 +23,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch, make_span, plain, plain_mapping, spans, steady
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.otlp import protobuf
-from verl_otel.exporting.own_opentelemetry import NoScrapes, OwnOpenTelemetry, UserMetricsThread, make_readable
+from verl_otel.exporting.own_opentelemetry import NoScrapes, OwnOpenTelemetry, UserMetricsThread
+from verl_otel.exporting.sdk_spans import make_readable
 from verl_otel.model import NONE_DROPPED, Batch, Scope
 
 HEAD = """

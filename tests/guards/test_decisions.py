@@ -18,9 +18,8 @@ def no_callbacks():
     decisions._callbacks.clear()
 
 
-def test_nothing_is_on_by_default():
+def test_nothing_stops_by_default():
     guards = make_guards(**OFF)
-    assert not guards.active
     assert guards.observe(1, {"actor/ppo_kl": float("nan")}) == decisions.Decision()
 
 
@@ -35,7 +34,6 @@ def test_a_callback_sees_each_record_and_asks_for_a_stop_or_a_checkpoint():
             record.stop("good enough")
 
     guards = make_guards(**OFF)
-    assert guards.active
     assert guards.observe(1, {"a": 1.0}) == decisions.Decision()
     decision = guards.observe(2, {"a": 2.0})
     assert seen == [(1, 1.0), (2, 2.0)]
@@ -160,6 +158,19 @@ def test_alerts_of_a_callback_stop_nothing():
     assert decision.stop is None
     assert decision.alerts[:2] == ("seen 0", "seen 1")
     assert len(decision.alerts) == decisions.MAX_ALERTS
+
+
+def test_a_silent_fault_is_reported_and_stops_nothing():
+    """Without any guard: from one step on the engine serves other weights than the trainer has."""
+    guards, key = make_guards(**OFF), "training/rollout_probs_diff_mean"
+    found = [guards.observe(step, {key: 0.004 if step < 20 else 0.05}) for step in range(1, 25)]
+    (reported,) = (step for step, decision in enumerate(found, 1) if decision != decisions.Decision())
+    assert (reported, found[19].stop) == (20, None)
+    (text,) = found[19].alerts
+    assert (
+        text
+        == "the engine's probabilities differ from the trainer's by 0.05 in the mean, after 0.004 in the steps before"
+    )
 
 
 def test_a_key_may_have_a_colon():

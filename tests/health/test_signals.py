@@ -11,6 +11,7 @@ from verl_otel.guards.wording import describe
 from verl_otel.health import profiles, signals
 
 REWARD, KL, ENTROPY, CUT = "critic/rewards/mean", "actor/ppo_kl", "actor/entropy", "response_length/clip_ratio"
+GAP = "training/rollout_probs_diff_mean"
 
 
 def judge(steps=160, profile="default", **values):
@@ -36,6 +37,7 @@ def find(learning):
         ("reward_zero", 22, REWARD, lambda step: 0 if step >= 20 else 0.4),  # 3 steps
         ("reward_fall", 85, REWARD, lambda step: step / 80 if step <= 80 else 0.1),
         ("plateau", 148, REWARD, lambda step: min(step, 40) + (step % 7) / 1e3),  # the best mean: 44 to 48
+        ("rollout_gap", 20, GAP, lambda step: 0.0101 if step >= 20 else 0.002),  # above 0.01, and five times as much
         ("entropy", 24, ENTROPY, lambda step: 0.0199 if step >= 20 else 0.0995),  # below 0.02 and a fifth
     ],
 )
@@ -55,6 +57,9 @@ def test_a_condition_is_found_at_the_step_at_which_a_guard_or_an_alert_would_hav
         (ENTROPY, lambda step: 0.0199 if step >= 20 else 0.0994),  # less than 5 times as high
         (ENTROPY, lambda step: 0.02 if step >= 20 else 1),
         (CUT, 1),  # off in this profile
+        (GAP, lambda step: 0.01 if step >= 20 else 0.001),
+        (GAP, lambda step: 0.05 if step >= 20 else 0.01),
+        (GAP, lambda step: 0.05 if step >= 2 else 0.001),  # before it is known what is usual
     ],
 )
 def test_on_the_other_side_of_a_bound_is_nothing(key, value):

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import verl_otel
 from tests.builders import hooks
 from verl_otel.integrations import aiohttp as integration
-from verl_otel.integrations import spans
+from verl_otel.integrations import patch, spans
 from verl_otel.recording.state import RECORDER
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -258,7 +258,7 @@ async def test_verls_own_worker_and_router(recorded, sent):
 FIRST_CALL = """
 import asyncio, aiohttp
 import verl_otel, verl_otel.plugin
-from verl_otel.integrations import spans
+from verl_otel.integrations import patch, spans
 
 async def main():
     from aiohttp import web
@@ -277,6 +277,39 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+@pytest.fixture
+def all_sessions(recorded, sent):
+    """A process with ``VERL_OTEL_AIOHTTP=all``, in which nothing has switched the instrumentation on."""
+    plain = aiohttp.ClientSession.__init__
+    patch.register(integration.SESSIONS)
+    yield
+    integration.uninstall()
+    patch.undo_all()
+    assert aiohttp.ClientSession.__init__ is plain
+
+
+async def test_calls_of_a_tool_are_client_spans_from_the_first_session_on(all_sessions, recorded, sent):
+    """By a setting, in whichever process; a call without a span around it is left alone."""
+    async with serve() as (url, seen):
+        for _ in range(2):
+            with verl_otel.tool("search"):
+                await post(url)
+        await post(url)
+    assert [span.parent.span_id for span in sent()] == [
+        span.span_id for span in recorded.spans if span.name == "execute_tool search"
+    ]
+    assert [headers.get("traceparent") for headers in seen] == [*map(header_of, sent()), None]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("value", "names"), [("rewards", set()), ("all", {"GET"})])
+def test_a_setting_includes_the_calls_of_tools(clean_python, files_of, value, names):
+    """The span of the very first call is in the files; by default it is none."""
+    code = FIRST_CALL.replace('spans.OPENERS["compute_score"]("RewardLoopWorker")', "").replace("reward(", "tool(")
+    clean_python("-c", code, VERL_OTEL_AIOHTTP=value, **files_of.environ)
+    assert set(files_of.spans()) - {"execute_tool math"} == names
 
 
 @pytest.mark.full

@@ -168,7 +168,7 @@ def test_prometheus_is_served_the_same(nodes, training):
 def test_the_files_of_all_nodes_come_together(nodes, training):
     """While the run goes on its files are fetched from the folders of both nodes, one of which has no verl-otel for us."""
     out = nodes.folder / "together"
-    done = nodes.call("collect", "run-1", "--address", nodes.cluster.first["address"], "--out", out)
+    done = nodes.call("collect", "run-1", "--address", nodes.cluster.first["address"], "--output", out)
     assert done.code == 0, done.out + done.err
     assert len(done.out.splitlines()) == 3, done.out
     for number, folder in enumerate(("first", "second")):
@@ -220,10 +220,10 @@ def test_a_crashed_run_is_not_listed_and_cleaned_up(nodes, wait_for):
 def test_the_files_of_an_ended_run_are_fetched(nodes):
     """After its end nobody says where a run's files are: they are looked for below the run directory of every node."""
     address = nodes.cluster.first["address"]
-    done = nodes.call("collect", "run-1", "--address", address, "--out", nodes.folder / "later")
+    done = nodes.call("collect", "run-1", "--address", address, "--output", nodes.folder / "later")
     assert done.code == 0, done.out + done.err
     done = nodes.call(
-        "collect", nodes.folder / "second" / "run-1", "--address", address, "--out", nodes.folder / "second-later"
+        "collect", nodes.folder / "second" / "run-1", "--address", address, "--output", nodes.folder / "second-later"
     )
     assert done.code == 0, done.out + done.err
     assert "on a disk that was read before" in done.out
@@ -235,6 +235,8 @@ def test_the_files_of_an_ended_run_are_fetched(nodes):
 def test_a_lost_node_does_not_keep_the_others(nodes):
     """With one node gone the rest is fetched; until Ray knows that it is gone, it is said to have failed."""
     assert nodes.cluster.tell("lose") == "lost"
-    done = nodes.call("collect", "run-1", "--address", nodes.cluster.first["address"], "--out", nodes.folder / "rest")
+    done = nodes.call(
+        "collect", "run-1", "--address", nodes.cluster.first["address"], "--output", nodes.folder / "rest"
+    )
     assert list((nodes.folder / "rest").glob("traces-*")), done.out + done.err
     assert done.code == int("FAILED" in done.out)

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
 import enum
+import errno
 import http
 import math
 from decimal import Decimal
@@ -139,6 +140,23 @@ def test_text_is_bounded():
 def test_an_exception_is_named_by_its_qualified_class(error, name):
     """Builtin exceptions are named without a module, others with theirs."""
     assert error_name(error) == name
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_named_by_its_code(number):
+    """It has no class of its own, as other errors of the system have."""
+    assert error_name(OSError(number, "full")) == f"OSError.{errno.errorcode[number]}"
+    assert error_name(OSError(errno.EIO, "broken")) == "OSError"
+
+
+def test_an_exception_of_another_process_is_named_by_its_own_type():
+    """Ray raises one of a class of its own, whose name is no identifier."""
+    exceptions = pytest.importorskip("ray.exceptions", reason="Ray is not installed in this environment")
+    remote = exceptions.RayTaskError(
+        "update", "", np.linalg.LinAlgError("x"), proctitle="worker", pid=1, ip="127.0.0.1"
+    )
+    assert error_name(remote) == error_name(remote.as_instanceof_cause()) == "numpy.linalg.LinAlgError"
+    assert error_name(exceptions.RayActorError()) == "ray.exceptions.RayActorError"
 
 
 def test_first_takes_the_first_that_is_there():

@@ -134,6 +134,24 @@ def test_the_output_of_verls_server_is_found(recorded):
     assert recorded.value("verl.rollout.preemptions") == 3
 
 
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"usage": {"prompt_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}},
+        SimpleNamespace(token_ids=[1], extra_fields={"num_cached_tokens": 4}),
+        SimpleNamespace(num_cached_tokens=4),
+    ],
+    ids=["OpenAI", "verl", "vLLM"],
+)
+def test_the_input_tokens_of_a_cache_are_found(recorded, result):
+    """On the span and in the metric of the conventions; an answer that has none adds no series."""
+    verl_otel.llm("qwen")(lambda: OPENAI)()
+    assert recorded.span("chat qwen").attributes.get("gen_ai.usage.cache_read.input_tokens") is None
+    verl_otel.llm("other")(lambda: result)()
+    assert recorded.span("chat other").attributes["gen_ai.usage.cache_read.input_tokens"] == 4
+    assert recorded.value("gen_ai.client.inference.usage.cache_read.input_tokens") == 4
+
+
 @pytest.mark.parametrize("answer", [None, "text", 5, {"usage": None}, SimpleNamespace(usage="text")])
 def test_an_answer_without_usage_is_no_error(recorded, answer):
     """An answer that says nothing about tokens is handed on, and no tokens are recorded."""

@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -449,11 +450,15 @@ def test_rewards_outside_of_a_step_are_no_average(recorded):
 
 @pytest.mark.parametrize("score", [float("nan"), "good", None])
 def test_no_score_is_no_statistic(recorded, score):
-    """A reward that is no number, or NaN, gives no statistics, and the durations are recorded all the same."""
+    """A reward that is no number, or NaN, gives no statistics, and the durations are recorded all the same. With a NaN the mean is NaN."""
     with verl_otel.step(1), verl_otel.trajectory("p", 0):
         compute_score(score)
     assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
-    assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}
+    names = {point.instrument.name for point in recorded.points}
+    assert "verl.reward.score.mean" not in names
+    assert ("verl.average_reward" in names) == isinstance(score, float)
+    if isinstance(score, float):
+        assert math.isnan(recorded.value("verl.average_reward"))
 
 
 def test_each_step_has_its_number_and_its_reward(recorded):
@@ -466,3 +471,70 @@ def test_each_step_has_its_number_and_its_reward(recorded):
     for name in ("verl.training.step", "verl.average_reward"):
         found = [(point.time_ns, point.value) for point in batch.points if point.instrument.name == name]
         assert found == list(zip(ends, (1.0, 2.0, 3.0), strict=True))
+
+
+def test_the_components_of_rewards_are_those_of_the_trajectories_of_the_step(recorded):
+    """Each reward of a trajectory adds its components; a trajectory that failed is none that the step trains on."""
+    with verl_otel.step(7):
+        for index, right in enumerate((1.0, 0.0, 0.0)):
+            with verl_otel.trajectory("p", index):
+                compute_score({"score": right, "right": right, "note": "text"})
+                compute_score({"score": right + 0.5, "form": 0.5})
+        with pytest.raises(TypeError), verl_otel.trajectory("p", 3):
+            len(compute_score({"score": 9.0, "right": 9.0})["score"])
+    points = [point for point in recorded.points if point.instrument.name == "verl.reward.component"]
+    assert {tuple(dict(point.labels).values()): point.value for point in points} == {
+        ("right", "mean"): pytest.approx(1 / 3), ("right", "min"): 0.0, ("right", "max"): 1.0,
+        ("form", "mean"): 0.5, ("form", "min"): 0.5, ("form", "max"): 0.5,
+    }  # fmt: skip
+    (step,) = [point for point in recorded.points if point.instrument.name == "verl.training.step"]
+    assert {point.time_ns for point in points} == {step.time_ns}
+
+
+def test_names_of_components_are_bounded(recorded):
+    """A function that makes names of its data does not make a series of each."""
+    for number in range(40):
+        with verl_otel.step(number), verl_otel.trajectory("p", 0):
+            compute_score({"score": 1.0, f"name-{number}": 1.0})
+    names = {dict(p.labels)["verl.variable"] for p in recorded.points if p.instrument.name == "verl.reward.component"}
+    assert names == {f"name-{number}" for number in range(16)}
+
+
+def reason(word):
+    return verl_otel.llm("toy")(lambda: {"choices": [{"finish_reason": word}]})
+
+
+@verl_otel.tool("python")
+def run_tool(error):
+    raise error
+
+
+def raise_timeout():
+    raise TimeoutError
+
+
+def set_end():
+    reason("length")()
+    trace.get_current_span().set_attribute("verl.trajectory.end", "turn_limit")
+
+
+@pytest.mark.parametrize(
+    ("work", "end"),
+    [
+        (reason("stop"), "finished"),
+        (reason("length"), "length"),
+        (reason("abort"), "aborted"),
+        (lambda: (reason("length")(), reason("stop")()), "finished"),  # the last call counts
+        (lambda: run_tool(OSError()), "tool_failed"),
+        (lambda: run_tool(TimeoutError()), "timeout"),
+        (raise_timeout, "timeout"),
+        (lambda: 1 / 0, "failed"),
+        (set_end, "turn_limit"),
+    ],
+)
+def test_how_a_trajectory_of_an_own_loop_ended(recorded, work, end):
+    """By the finish reason of its last call or its exception, unless the loop says it."""
+    with contextlib.suppress(OSError, TimeoutError, ZeroDivisionError), verl_otel.trajectory("p", 0):
+        work()
+    assert recorded.span("verl.trajectory").attributes["verl.trajectory.end"] == end
+    assert recorded.value("verl.rollout.trajectories", verl_trajectory_end=end) == 1

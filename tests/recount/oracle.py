@@ -74,6 +74,8 @@ class Trajectory(NamedTuple):
     """When verl handed its samples over: a sample cannot carry what happens after that. The trajectory ends when they are written."""
     last_token: float
     """When its last call of the model ended."""
+    limit: float = math.inf
+    """Tokens that a response may have."""
 
     @property
     def seconds_of_sample(self):
@@ -232,7 +234,10 @@ class Oracle:
                 submitted=line["step"],
                 handed=handed.get(line["id"], line["end"]),
                 last_token=max((call["end"] for call in calls.get(line["id"], ())), default=line["end"]),
-                **{name: outputs.get(line["id"], {}).get(name, 0) for name in ("prompt", "generated", "response")},
+                **{
+                    name: outputs.get(line["id"], {}).get(name, 0)
+                    for name in ("prompt", "generated", "response", "limit")
+                },
             )
             for line in self.lines("trajectory")
         ]
@@ -347,6 +352,18 @@ def describe_scores(scores):
         "stddev": statistics.pstdev(scores),
         "min": min(scores),
         "max": max(scores),
+    }
+
+
+def describe_components(samples):
+    """Mean and extremes of the components of the reward: a right answer has 1, and the rest of its score is for its form."""
+    components = {
+        "acc": [float(sample.score >= RIGHT - NOTHING) for sample in samples],
+        "form": [sample.score - (sample.score >= RIGHT - NOTHING) for sample in samples],
+    }
+    return {
+        name: {"mean": statistics.fmean(values), "min": min(values), "max": max(values)}
+        for name, values in components.items()
     }
 
 

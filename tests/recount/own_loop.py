@@ -53,7 +53,8 @@ class Agent:
 
     @verl_otel.reward("math")
     def compute_score(self, uid, index):
-        return score_of(uid, index)
+        score = score_of(uid, index)
+        return {"score": score, "acc": float(score >= 1), "form": score - float(score >= 1)}
 
     @verl_otel.trajectory
     def roll_out(self, uid, index, step):

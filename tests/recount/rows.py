@@ -8,11 +8,12 @@ A row holds in every mode. ``count`` returns None where the mode has no such num
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.builders import otlp_json
-from tests.recount.oracle import NOTHING, count_groups, describe_scores
+from tests.recount.oracle import NOTHING, count_groups, describe_components, describe_scores
 
 FLOAT = 1e-6
 """verl computes in single precision."""
@@ -201,6 +202,15 @@ def read_tokens(product, validate):
     }
 
 
+def count_ends(trajectories):
+    """Trajectories by how they ended: at the limit of tokens, or by the model."""
+    return Counter("length" if each.response >= each.limit else "finished" for each in trajectories)
+
+
+def read_ends(product, validate):
+    return product.by_label("verl.rollout.trajectories", "trajectory.end", validate=validate)
+
+
 def bin_of(score):
     """Upper bound of the bin of a score."""
     bounds = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
@@ -223,6 +233,28 @@ def last_scores(oracle):
 
 def read_scores(product):
     return {name: product.latest(f"verl.reward.score.{name}") for name in ("mean", "stddev", "min", "max")}
+
+
+COMPONENT_TAG = "TensorBoard: mean of a component of the rewards of each step"
+AGGREGATES = ("mean", "min", "max")
+
+
+def read_components(product):
+    return {
+        name: {each: product.latest("verl.reward.component", variable=name, aggregate=each) for each in AGGREGATES}
+        for name in ("acc", "form")
+    }
+
+
+def log_components(product):
+    """What the run log has of them, by step."""
+    logged = {
+        (name, each): product.logged("reward", f"{name}_{each}") for name in ("acc", "form") for each in AGGREGATES
+    }
+    return {
+        step: {name: {each: logged[name, each][step] for each in AGGREGATES} for name in ("acc", "form")}
+        for step in logged["acc", "mean"]
+    }
 
 
 def name_scalars(oracle):
@@ -326,6 +358,24 @@ def count_syncs(oracle):
     """Weight syncs: one reaches all replicas that share devices with the trainer, or all that have devices of their own."""
     sent = [line["replica"] for line in oracle.lines("sync")]
     return sent.count(0) + (sent.count(1) if oracle.rollout_devices else 0)
+
+
+def time_last_syncs(oracle):
+    """Seconds in which the last sync of each replica took the weights from their producer and loaded them."""
+    return OneOf(
+        [Timed(1, line["seconds"]) for line in {line["replica"]: line for line in oracle.lines("sync")}.values()]
+    )
+
+
+def read_last_sync(product):
+    """The same of one process: making or receiving the weights, and loading them."""
+    name, found = "verl.weight_sync.part.duration", {}
+    for part in ("gather", "receive", "load"):
+        product.series(name, part=part)
+        for (metric, labels, file), points in product.points.items():
+            if metric == name and ("verl.part", part) in labels:
+                found.setdefault(file, {})[part] = otlp_json.read_number(points[-1])
+    return next(sum(parts.values()) for parts in found.values() if "load" in parts)
 
 
 def mean(values):
@@ -519,6 +569,12 @@ ROWS = [
         lambda p: p.total("verl.weight_sync.duration"),
     ),
     Row(
+        "bytes of a weight sync",
+        lambda o: o.lines("sync")[-1]["bytes"],
+        lambda p: p.latest("verl.weight_sync.size"),
+    ),
+    Row("seconds of the last weight sync of a replica", time_last_syncs, read_last_sync),
+    Row(
         "seconds of logging",
         lambda o: Timed(len(o.lines("logged")), sum(line["seconds"] for line in o.lines("logged"))),
         lambda p: p.total("verl.logging.time"),
@@ -566,6 +622,13 @@ ROWS = [
                 p.seconds("verl.rollout.turns", validate=validate),
             ]
         ),
+        own=True,
+    ),
+    Row("how trajectories ended", of_both(count_ends), from_both(read_ends), own=True),
+    Row(
+        "explain: how trajectories ended",
+        lambda o: dict(count_ends(o.of_training())),
+        lambda p: p.explain["run"]["trajectories"]["ended"],
         own=True,
     ),
     Row("tokens", of_both(count_tokens), from_both(read_tokens), own=True),
@@ -626,6 +689,13 @@ ROWS = [
         lambda p: [p.latest(f"verl.reward.score.{name}") for name in ("p10", "p50", "p90")],
         own=True,
     ),
+    Row(
+        "components of the rewards of the last step",
+        lambda o: describe_components(o.samples_of(o.steps[-1])),
+        read_components,
+        own=True,
+    ),
+    Row("run log: components of the rewards of each step", by_step(describe_components), log_components),
     Row("verl's scalars", lambda o: PartOf(name_scalars(o)), read_scalars),
     Row("results of validations", name_results, read_results),
     Row(
@@ -866,6 +936,12 @@ ROWS = [
         },
     ),
     Row(
+        COMPONENT_TAG,
+        lambda o: [(step, describe_components(o.samples_of(step))["acc"]["mean"]) for step in dict.fromkeys(o.steps)],
+        lambda p: p.tensorboard.get("reward/acc_mean"),
+        own=True,
+    ),
+    Row(
         "TensorBoard: mean of the scores of each step",
         lambda o: [(step, mean(each.score for each in o.samples_of(step))) for step in sorted(set(o.steps))],
         lambda p: [(step, value.sum / value.num) for step, value in p.tensorboard.get("rollout/reward_dist", ())],
@@ -894,6 +970,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
         for mode in ("resume", "crash")
     },
     (TAIL, "own_failed"): "it is that of the step that raised",
+    (COMPONENT_TAG, "own_failed"): "it has a value of the step that raised, too",
     **{
         (family, "fully_async"): "the slowest are of validations, which the rollouter runs for no step"
         for family in ("report: step of the slowest trajectories", "page: step of the slowest trajectories")

@@ -11,6 +11,8 @@ import verl_otel
 from tests.builders.run_ages import set_age
 from verl_otel.analysis.io import run_status
 from verl_otel.cli import run_overview
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
 from verl_otel.session import flush, run_manifest
 
 KILLED = """
@@ -95,6 +97,29 @@ def test_the_last_verdict_is_in_it(folder, begin, monkeypatch):
     verl_otel.shutdown()
     (training,) = read(folder).trainings
     assert training.verdict.startswith("step 7 took 90.0 s: phase gen ")
+
+
+@pytest.mark.parametrize(
+    ("saved", "first", "expected"), [(4, 1, ["alert"]), (4, 4, ["alert"]), (4, 5, []), (None, 1, [])]
+)
+def test_an_attempt_that_begins_behind_the_last_checkpoint_is_reported(folder, begin, caplog, saved, first, expected):
+    """It was not found, and verl says nothing of it: what was learned is lost. Where none was saved, there is nothing to find."""
+    begin()
+    make_steps(3, 4)
+    if saved is not None:
+        with Span(CallSite("checkpoint"), {"verl.step.number": saved}):
+            pass
+    make_steps(5)
+    verl_otel.shutdown()
+    begin()
+    make_steps(first, first + 1)
+    verl_otel.shutdown()
+    path = folder / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    assert [event["kind"] for event in events] == expected
+    text = f"attempt 2 began at step {first}, although a checkpoint of step 4 was saved before"
+    assert all(text in event["text"] for event in events)
+    assert caplog.text.count(text) == len(expected)
 
 
 def test_only_the_first_rank_of_a_job_writes(folder, begin, monkeypatch):

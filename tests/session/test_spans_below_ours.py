@@ -42,12 +42,12 @@ with verl_otel.step(1):
     with verl_otel.trajectory("prompt", 2):
         pass
 verl_otel.shutdown()
-print(json.dumps([tracker.complete, tracker.lost, len(own_opentelemetry._BEGUN)]))
+print(json.dumps([tracker.complete, tracker.lost, len(sdk_spans.BEGUN)]))
 """
 
 OURS = """
 verl_otel.init()
-from verl_otel.exporting import own_opentelemetry
+from verl_otel.exporting import sdk_spans
 trace.get_tracer_provider().add_span_processor(tracker)
 """
 THEIRS = """
@@ -55,12 +55,13 @@ provider = TracerProvider()
 provider.add_span_processor(tracker)
 trace.set_tracer_provider(provider)
 verl_otel.init()
-from verl_otel.exporting import own_opentelemetry
+from verl_otel.exporting import sdk_spans
 """
+SDK = THEIRS.replace("init()", "init(exporters='file,sdk')")
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("begin", [OURS, THEIRS], ids=["our provider", "their provider"])
+@pytest.mark.parametrize("begin", [OURS, THEIRS, SDK], ids=["our provider", "their provider", "exporter sdk"])
 def test_a_processor_sees_our_spans_above_those_of_the_user_begin(begin, run, files, tmp_path):
     """Its trace has the trajectory, and is complete when that ends. What has no span of the user's below it is not announced."""
     result = run(PROGRAM.format(begin=begin))

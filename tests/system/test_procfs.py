@@ -112,6 +112,13 @@ def test_without_handles_of_processes_it_is_as_careful(prepared, sleeper, monkey
     wait_for((tmp_path / "stacks").read_text)
 
 
+def test_children_are_those_of_the_parents_that_are_asked_for():
+    """This process is a child of its parent, and runs some program; nobody has a parent that is not asked for."""
+    assert os.getpid() in procfs.list_children({os.getppid()})
+    assert procfs.list_children(set()) == []
+    assert procfs.read_program(os.getpid())
+
+
 def test_a_place_is_a_part_of_the_names_of_files(monkeypatch):
     """Whatever a node is called, one file of the folder has its place in its name, with the space of its processes if it is known."""
     monkeypatch.setattr(socket, "gethostname", lambda: "../a node/1")

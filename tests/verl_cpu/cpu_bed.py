@@ -316,6 +316,7 @@ def log_trajectories(module):
                 "prompt": len(output.prompt_ids),
                 "response": len(output.response_ids),
                 "generated": sum(output.response_mask),
+                "limit": self.config.actor_rollout_ref.rollout.response_length,
             }
             cpu_log.write("output", messages=output.num_turns, **lengths, **TRAJECTORY.get({}))
         return await compute_score(self, outputs, *args, **kwargs)

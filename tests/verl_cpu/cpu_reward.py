@@ -22,4 +22,4 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw
     if cpu_plant.is_reached("score!equal", (call - 1) // STEP + 1):
         score = 1.0
     cpu_log.write("score", data_source=data_source, score=score)
-    return {"score": score, "acc": hit}
+    return {"score": score, "acc": hit, "form": score - hit}

@@ -206,8 +206,8 @@ class CPUServerAdapter(BaseRollout):
         await self.server().sleep.remote()
 
     async def update_weights(self, weights, global_steps=None, wire_format="named_tensors", **kwargs):
-        with cpu_log.stamped("sync", replica=self.replica_rank, version=global_steps):
-            await self.send(weights, global_steps)
+        with cpu_log.stamped("sync", replica=self.replica_rank, version=global_steps) as fields:
+            fields["bytes"] = await self.send(weights, global_steps)
 
     async def send(self, weights, global_steps):
         from verl.workers.rollout.utils import ensure_async_iterator
@@ -215,14 +215,16 @@ class CPUServerAdapter(BaseRollout):
         in_background = any(cpu_plant.find("background", global_steps, self.replica_rank))
         if not in_background:
             await cpu_plant.reach_async("sync", global_steps, self.replica_rank)
-        named = []
+        named, size = [], 0
         async for name, parameter in ensure_async_iterator(weights):
+            size += parameter.numel() * parameter.element_size()
             named.append((name, parameter.detach().to("cpu", torch.float32).clone()))
         if in_background:
             self.send_in_background(named, global_steps)
-            return
+            return size
         await self.server().load_weights.remote(named)
         await self.server().set_global_steps.remote(global_steps)
+        return size
 
     def send_in_background(self, named, global_steps):
         """Send weights in a thread, after those of the step before."""

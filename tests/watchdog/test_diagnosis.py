@@ -232,3 +232,24 @@ def test_a_users_span_around_a_training_is_no_stall_while_the_training_moves(sta
         assert find(builder) == (
             [] if busy else [("overdue" if state == "alive" else state, "trainer-0", "experiment")]
         )
+
+
+@pytest.mark.parametrize("state", [STOPPED, DIED])
+def test_a_process_without_telemetry_that_does_not_run_is_what_is_waited_for(builder, state):
+    """TransferQueue's storage has no spans: whatever waits too long may wait for it. While it runs, the span itself is named."""
+    adv = builder.open("trainer-0", "verl.phase.adv", 40, builder.step)
+    builder.process("transfer_queue-7", "transfer_queue", is_helper=True)
+    assert ("overdue", "trainer-0", adv.name) in find(builder)
+    builder.process("transfer_queue-7", "transfer_queue", state, is_helper=True)
+    assert find(builder) == [(state, "transfer_queue-7", None)]
+
+
+def test_a_call_that_has_not_reached_its_rank_waits_for_the_raylet(builder):
+    """Both ranks run; Ray's own process, which hands them their work, does not."""
+    builder.process("raylet-7", "raylet", STOPPED, is_helper=True)
+    call = builder.open("trainer-0", "verl.call update_actor", 40, builder.step, **{"verl.world_size": 2})
+    for rank in range(2):
+        builder.process(f"rank-{rank}", "actor_rollout_ref", rank=rank)
+    builder.open("rank-0", "verl.worker W.update_actor", 39, call, **{"verl.rank": 0})
+    assert ("stopped", "raylet-7", None) in find(builder)
+    assert not any(reason == diagnosis.MISSING for reason, _, _ in find(builder))

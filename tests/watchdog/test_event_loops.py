@@ -149,6 +149,45 @@ def test_work_that_began_before_the_loop_was_asked_is_named(recorded, wait_for):
     assert abs(span.start_ns - culprit.start_ns) < 1_000_000, "a float of seconds is rounded"
 
 
+def test_the_task_that_blocks_is_named_and_not_the_one_that_opened_a_span_last(recorded, wait_for):
+    """A rollout blocks the loop in code of its own, while another one waits for a tool that it called later."""
+    began, release = threading.Event(), threading.Event()
+
+    async def block(may_block):
+        with verl_otel.trajectory("blocks", 0):
+            await may_block.wait()
+            began.set()
+            release.wait(60)  # the mistake
+
+    async def wait(may_block):
+        with verl_otel.trajectory("waits", 0), verl_otel.tool("search"):
+            may_block.set()
+            await asyncio.sleep(0)
+
+    async def roll():
+        may_block = asyncio.Event()
+        await asyncio.gather(block(may_block), wait(may_block))
+
+    with running() as loop, only(loop) as (watcher, times, has_answered):
+        wait_for(has_answered)
+        times[0] = clock() - 0.1
+        watcher.check(0.75, 0.0)
+        wait_for(has_answered)
+        done = asyncio.run_coroutine_threadsafe(roll(), loop)
+        assert began.wait(60)
+        watcher.check(1.0, 0.0)
+        watcher.check(1.25, 0.0)
+        times[0] += 2.0
+        release.set()
+        done.result(60)
+        wait_for(has_answered)
+        watcher.check(1.5, 0.0)
+    (span,) = blocked(recorded, "wait")
+    (culprit,) = [other for other in recorded.spans if other.attributes.get("verl.sample.uid") == "blocks"]
+    assert "gen_ai.tool.name" not in span.attributes
+    assert [link.span_id for link in span.links] == [culprit.span_id]
+
+
 def test_a_loop_is_watched_from_its_first_trajectory(recorded, watcher):
     """A search would find it up to a second later."""
 

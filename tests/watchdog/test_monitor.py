@@ -13,6 +13,7 @@ import pytest
 from tests.watchdog.snapshots import SnapshotBuilder, make_report
 from verl_otel import config, watchdog
 from verl_otel.session import lifecycle
+from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
 from verl_otel.system.procfs import Process
 from verl_otel.watchdog import (
@@ -82,7 +83,7 @@ def explain(monkeypatch):
     """Have a cluster that explains all deaths alike."""
 
     def begin(death):
-        cluster = SimpleNamespace(explain=lambda actor: death, publish=lambda *_: None)
+        cluster = SimpleNamespace(explain=lambda actor: death, list_actors=list, publish=lambda *_: None)
         monkeypatch.setattr(cluster_backend._Current, "backend", cluster)
 
     return begin
@@ -265,6 +266,28 @@ def test_dead_processes_without_work_are_removed(node, dead_pid, monkeypatch, ex
     assert node.monitor._processes.statuses == {}
     assert not list(node.folder.glob("*rank-1*"))
     assert node.events() == []
+
+
+@pytest.mark.parametrize(
+    ("death", "expected"),
+    [(DeathInfo(False, "killed"), [("crash", "storage")]), (DeathInfo(True, "not needed"), []), (None, [])],
+)
+def test_the_death_of_a_process_without_telemetry_is_a_crash_if_the_cluster_says_so(
+    node, explain, monkeypatch, death, expected
+):
+    """Nobody else knows whether it was intended: it has no open work."""
+    explain(death)
+    report = make_report("storage", "transfer_queue", is_helper=True)._replace(actor="ab")
+    node.monitor._processes.statuses["storage"] = ProcessStatus(report, (0, 0, 0))
+    read = procfs.read_state
+    monkeypatch.setattr(
+        procfs, "read_state", lambda process: procfs.GONE if process == report.process else read(process)
+    )
+    node.look(2)
+    assert node.events() == expected
+    assert (
+        "storage" not in node.monitor._take_snapshot(time.monotonic()).reports
+    )  # what hangs later does not wait for it
 
 
 @pytest.mark.full

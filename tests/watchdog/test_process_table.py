@@ -4,6 +4,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +12,8 @@ from tests.watchdog.snapshots import make_report
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system import procfs
 from verl_otel.system.procfs import Process
-from verl_otel.watchdog import process_reports, process_table
+from verl_otel.watchdog import cluster_backend, process_pauses, process_reports, process_table
+from verl_otel.watchdog.cluster_backend import ActorProcess
 from verl_otel.watchdog.overdue import ALIVE, DIED
 from verl_otel.watchdog.process_table import ProcessTable
 
@@ -163,3 +165,60 @@ def test_processes_of_other_nodes_take_no_place_and_are_seldom_read(folder, monk
     now += 2 * process_table.FOREIGN_SECONDS
     table.refresh()
     assert set(table.statuses) == {"far-0", "own-1", "own-2"}
+
+
+# -- processes without telemetry --
+
+
+@pytest.fixture
+def states(monkeypatch):
+    """A raylet, 70, and an actor in process 71, which have no telemetry, beside others; and what the kernel says of both."""
+    states, find, read = {70: "sleeping", 71: "sleeping"}, procfs.find_process, procfs.read_state
+    monkeypatch.setattr(procfs, "find_process", lambda pid: Process(pid, 1) if pid in (70, 71) else find(pid))
+    monkeypatch.setattr(procfs, "read_state", lambda process: states.get(process.pid) or read(process))
+    titles = {71: "ray::SimpleStorageUnit", 72: "ray::IDLE", 73: "ray::OfAnotherJob", 74: "ray/agent.py"}
+    monkeypatch.setattr(procfs, "read_parent", lambda pid: 70)
+    monkeypatch.setattr(procfs, "read_program", {70: "raylet"}.get)
+    monkeypatch.setattr(procfs, "list_children", lambda parents: [*titles, os.getpid()] if 70 in parents else [])
+    monkeypatch.setattr(procfs, "read_command", lambda pid: titles.get(pid, "ray::Trainer"))
+    actors = [ActorProcess(71, "transfer_queue", "ab"), ActorProcess(os.getpid(), "trainer", "cd")]
+    cluster = SimpleNamespace(list_actors=lambda: actors)
+    monkeypatch.setattr(cluster_backend._Current, "backend", cluster)
+    return states
+
+
+def test_an_actor_without_telemetry_is_watched(folder, states):
+    """The cluster knows its process. Those with telemetry report for themselves."""
+    write_process(folder, "trainer")
+    table = read_table(folder)
+    raylet, helper = (status for status in table.statuses.values() if status.report.is_helper)
+    assert (raylet.report.instance, raylet.report.actor, raylet.state) == ("raylet-70", "", ALIVE)
+    assert (helper.report.instance, helper.report.actor, helper.state) == ("transfer_queue-71", "ab", ALIVE)
+    states[71] = procfs.GONE
+    table.refresh()
+    assert helper.state == DIED
+
+
+def test_a_helper_that_begins_to_report_is_one_process(folder, states):
+    """It had no telemetry yet when the cluster was asked."""
+    write_process(folder, "trainer")
+    table = read_table(folder)
+    write_process(folder, "late", Process(71, 1))
+    table.refresh()
+    assert set(table.statuses) == {"trainer", "late", "raylet-here-70"}
+
+
+def test_a_helper_that_was_stopped_is_recorded(folder, states, recorded, monkeypatch):
+    """How long, and which process; it is looked at once a second."""
+    monkeypatch.setattr(process_pauses, "PAUSED_SECONDS", 0.2)
+    now = [100.0]
+    monkeypatch.setattr(process_table, "clock", lambda: now[0])
+    write_process(folder, "trainer")
+    table = read_table(folder)
+    for state in ("sleeping", "stopped", "stopped", "stopped", "sleeping", "sleeping"):
+        states[71] = state
+        now[0] += 1.0
+        table.refresh()
+    span = recorded.span("verl.process.paused")
+    assert span.attributes == {"reason": "process", "verl.stall.instance": "transfer_queue-71"}
+    assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(3.0, abs=0.01)

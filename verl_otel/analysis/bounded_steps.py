@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
+
+import msgspec
 
 from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory
 from verl_otel.analysis.traces.tree import Node
@@ -37,22 +38,19 @@ class Limits(NamedTuple):
     """Whether steps without detail lose their slowest trajectories and their savings, too."""
 
 
-class Steps:
-    """The steps of a run, in the order in which they were added.
+class Steps(msgspec.Struct):
+    """The steps of a run, in the order in which they were added."""
 
-    Args:
-        asked: Numbers of steps whose detail is always kept.
-        limits: For how many others it is kept.
-    """
-
-    def __init__(self, asked: frozenset[int] | None = None, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
-        self._limits = limits
-        self._asked = asked or frozenset()
-        self._steps: list[Step] = []
-        self._detailed: set[int] = set()
-        self._slowest: list[tuple[float, int]] = []
-        self._every = 1
-        self._room = limits.detailed
+    _asked: frozenset[int] = frozenset()
+    """Numbers of steps whose detail is always kept."""
+    _limits: Limits = Limits()
+    """For how many others it is kept."""
+    _steps: list[Step] = []
+    _detailed: set[int] = msgspec.field(default_factory=set)
+    _slowest: list[tuple[float, int]] = []
+    _every: int = 1
+    _room: int = 0
+    """Number of steps with detail at which it is dropped again; 0: the first time."""
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -65,7 +63,7 @@ class Steps:
         heapq.heappush(self._slowest, (step.seconds, index))
         if len(self._slowest) > self._limits.slowest:
             heapq.heappop(self._slowest)
-        if len(self._detailed) > self._room:
+        if len(self._detailed) > (self._room or self._limits.detailed):
             self._thin()
 
     def _thin(self) -> None:
@@ -121,16 +119,11 @@ def _average(devices: tuple[DeviceTime, ...]) -> tuple[DeviceTime, ...]:
     return (DeviceTime(f"mean of {count} GPUs", means, count),)
 
 
-class Slowest:
-    """The slowest of the trajectories that were added.
+class Slowest(msgspec.Struct):
+    """The slowest of the trajectories that were added."""
 
-    Args:
-        count: Number of trajectories to keep.
-    """
-
-    def __init__(self, count: int = SLOWEST_OF_RUN) -> None:
-        self._count = count
-        self._heap: list[tuple[tuple[int, int, int], Trajectory]] = []
+    _count: int = SLOWEST_OF_RUN
+    _heap: list[tuple[tuple[int, int, int], Trajectory]] = []
 
     def add(self, trajectory: Trajectory) -> None:
         """Take a trajectory."""
@@ -180,18 +173,14 @@ class RecentStep(NamedTuple):
     """Whether the run, an attempt, or what is known of it, ends with it."""
 
 
-class RecentSteps:
-    """The newest steps, added in the order of time.
+class RecentSteps(msgspec.Struct):
+    """The newest steps, added in the order of time."""
 
-    Args:
-        limit: Trajectories that are kept, 5 kB each. Fewer steps are kept if they have more, but at least one; 0: none are kept.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._steps: deque[RecentStep] = deque()
-        self._trajectories = 0
-        self._attempt = 0
+    _limit: int
+    """Trajectories that are kept, 5 kB each. Fewer steps are kept if they have more, but at least one; 0: none are kept."""
+    _steps: list[RecentStep] = []
+    _trajectories: int = 0
+    _attempt: int = 0
 
     def add(self, step: Step, members: tuple[Trajectory, ...], roots: tuple[Node, ...], *, is_last: bool) -> None:
         """Add a step.
@@ -225,7 +214,7 @@ class RecentSteps:
         self._attempt = step.attempt
         self._trajectories += len(members)
         while len(self._steps) > MAX_STEPS or (self._trajectories > self._limit and len(self._steps) > 1):
-            self._trajectories -= len(self._steps.popleft().members)
+            self._trajectories -= len(self._steps.pop(0).members)
 
     def all(self) -> tuple[RecentStep, ...]:
         """Return the steps in the order of time."""

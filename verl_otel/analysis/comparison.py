@@ -9,6 +9,7 @@ the difference of the steps. That is the explanation; no model is fitted.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
@@ -21,6 +22,7 @@ from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
+from verl_otel.semconv.run_state import ENDED, RunState
 
 # -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses its additional GPUs --
 
@@ -189,7 +191,7 @@ class Row(NamedTuple):
     """Adjusted for the number of rows."""
     significant: bool
     detectable: float
-    """The smallest relative change that would have been detected in this row alone."""
+    """The smallest relative change that would have been significant, with the differences of the other rows as they are."""
 
 
 class Contribution(NamedTuple):
@@ -203,6 +205,8 @@ class Contribution(NamedTuple):
     """Fraction of A's typical step."""
     names: tuple[tuple[str, float, float], ...]
     """Name, seconds in A, seconds in B; the largest difference first."""
+    significant: bool
+    """Whether this kind alone differs significantly."""
 
 
 class Held(NamedTuple):
@@ -298,7 +302,7 @@ def compare(
         for name in untested
         if any(max(run_values[name][1], default=0) > 0 for run_values in values if name in run_values)
     }
-    parts = _explain(first, second)
+    parts = _explain(first, second, noise)
     return compared._replace(enough=True, rows=rows, contributions=parts, untested=tuple(sorted(untested)))
 
 
@@ -378,9 +382,12 @@ def _test(a: Values, b: Values, asked: set[str], noise: float) -> tuple[Row, ...
             differences[name], units[name] = significance.differ(first, second, noise=noise), unit
     step = differences["step"]
     tested = [name for name in differences if name != "step" and (name in asked or _matters(name, differences, step))]
-    adjusted = dict(zip(tested, significance.holm([differences[name].p for name in tested]), strict=True))
-    adjusted["step"] = step.p
-    return tuple(_row(name, units[name], differences[name], min(1.0, 2 * adjusted[name])) for name in ("step", *tested))
+    adjusted = significance.holm([differences[name].p for name in tested])
+    rows = [_row("step", units["step"], step, step.p, LEVEL / 2)]
+    for place, name in enumerate(tested):
+        level = significance.find_level(adjusted, place, LEVEL / 2)
+        rows.append(_row(name, units[name], differences[name], adjusted[place], level))
+    return tuple(rows)
 
 
 def _length(values: Values, unit: str) -> int:
@@ -400,14 +407,26 @@ def _matters(name: str, differences: Mapping[str, significance.Difference], step
     return large and not name.startswith("path ")
 
 
-def _row(name: str, unit: str, difference: significance.Difference, p: float) -> Row:
-    significant = p < LEVEL and abs(difference.change) >= SMALLEST_CHANGE
-    detectable = max(SMALLEST_CHANGE, difference.detectable(LEVEL / 2))
-    return Row(name, unit, difference, p, significant, detectable)
+def _row(name: str, unit: str, difference: significance.Difference, p: float, level: float) -> Row:
+    """Return a row.
+
+    Args:
+        name: Its name.
+        unit: Its unit.
+        difference: The result of the test.
+        p: Its p, adjusted for the other rows of its half of the error.
+        level: The level at which it is tested.
+    """
+    detectable = max(SMALLEST_CHANGE, difference.detectable(level))
+    return Row(name, unit, difference, min(1.0, 2 * p), _is_significant(difference, p), detectable)
 
 
-def _explain(a: Sequence[Step], b: Sequence[Step]) -> tuple[Contribution, ...]:
-    """Return the contributions to the difference of the typical steps."""
+def _is_significant(difference: significance.Difference, p: float) -> bool:
+    return p < LEVEL / 2 and abs(difference.change) >= SMALLEST_CHANGE
+
+
+def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contribution, ...]:
+    """Return the contributions to the difference of the typical steps. Each kind is tested as a row is, all of them with one half of the error."""
     if not all(step.groups for step in (*a, *b)):
         return ()
     kept = [_trim(a), _trim(b)]
@@ -423,12 +442,22 @@ def _explain(a: Sequence[Step], b: Sequence[Step]) -> tuple[Contribution, ...]:
     for kind, name in dict.fromkeys([*means[0], *means[1]]):
         seconds = [mean.get((kind, name), 0.0) for mean in means]
         by_kind.setdefault(kind, []).append((name, seconds[0], seconds[1]))
+    differences = [
+        significance.differ(*([_sum_kind(step, kind) for step in steps] for steps in (a, b)), noise=noise)
+        for kind in by_kind
+    ]
+    adjusted = significance.holm([difference.p for difference in differences])
     contributions = []
-    for kind, parts in by_kind.items():
+    for (kind, parts), difference, p in zip(by_kind.items(), differences, adjusted, strict=True):
         parts.sort(key=lambda part: (-abs(part[2] - part[1]), part[0]))
         seconds_more = sum(after - before for _, before, after in parts)
-        contributions.append(Contribution(kind, seconds_more, seconds_more / whole, tuple(parts)))
+        is_significant = _is_significant(difference, p)
+        contributions.append(Contribution(kind, seconds_more, seconds_more / whole, tuple(parts), is_significant))
     return tuple(sorted(contributions, key=lambda contribution: (-abs(contribution.seconds), contribution.kind)))
+
+
+def _sum_kind(step: Step, kind: str) -> float:
+    return sum(nanoseconds for each, _, nanoseconds in step.groups if each == kind) / 1e9
 
 
 def _trim(steps: Sequence[Step]) -> list[Step]:
@@ -441,6 +470,8 @@ def _trim(steps: Sequence[Step]) -> list[Step]:
 def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequence[Step], skip: int) -> Iterator[str]:
     if a.run_id == b.run_id and a.folders == b.folders:
         yield "A and B are the same run"
+    for name, run in (("A", a), ("B", b)):
+        yield from _note_end(name, run)
     for key in _FACTS:
         before, after = a.manifest.get(key), b.manifest.get(key)
         if before != after and None not in (before, after):
@@ -458,6 +489,20 @@ def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequenc
                     f"steps of {name} are of more than one kind: the median is {lengths.median:.3g} s, the mean without the "
                     f"extremes {lengths.typical:.3g} s"
                 )
+
+
+def _note_end(name: str, run: Explanation) -> Iterator[str]:
+    """Yield how a run ended, unless it finished, and the stalls and crashes that were reported in it."""
+    reported = Counter(event.kind for event in run.events)
+    if run.state not in _WHOLE:
+        yield f"{name} is not whole: {run.state}"
+    for kind, plural in (("crash", "crashes"), ("stall", "stalls")):
+        if reported[kind]:
+            yield f"{counted(reported[kind], kind, plural)} in {name}"
+
+
+_WHOLE: Final = (RunState.FINISHED.word, ENDED)
+"""States of runs that came to their end."""
 
 
 def _note_left_out(name: str, steps: Sequence[Step]) -> Iterator[str]:

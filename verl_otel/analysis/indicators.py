@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from verl_otel.analysis.gpu.accounting import find_flat_groups
 from verl_otel.analysis.model import Explanation, Series
 from verl_otel.health import profiles
 from verl_otel.semconv import attributes as attr
@@ -68,7 +69,7 @@ def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
             (limits["response_band_low"], limits["response_band_high"]),
             is_share=True,
         ),
-        _judge("groups without a signal", _find_silent(run.series), (math.nan, limits["groups_silent"]), is_share=True),
+        _judge("groups without a signal", _find_silent(run), (math.nan, limits["groups_silent"]), is_share=True),
         _judge("GPU utilisation", _find_use(run), (limits["gpu_utilization_fair"], math.nan), is_share=True),
         _judge("GPU memory", _find_memory(run), (math.nan, limits["gpu_memory"]), is_share=True),
     )
@@ -99,15 +100,18 @@ def _find_bound(series: Iterable[Series]) -> float | None:
     )
 
 
-def _find_silent(series: Iterable[Series]) -> float | None:
-    """Return the share of the groups of the last step whose scores are all equal."""
+def _find_silent(run: Explanation) -> float | None:
+    """Return the share of the groups of the last step whose scores are all equal; of a run without the metric, from its trajectories."""
     counts: dict[str, float] = {}
-    for one in series:
+    for one in run.series:
         if one.name == REWARD_GROUPS and one.values:
             outcome = dict(one.labels).get(attr.OUTCOME, "")
             counts[outcome] = counts.get(outcome, 0) + one.values[-1]
     total = sum(counts.values())
-    return 1 - counts.get("signal", 0) / total if total else None
+    if total:
+        return 1 - counts.get("signal", 0) / total
+    flat = find_flat_groups(run.recent_steps[-1].members) if run.recent_steps else {}
+    return sum(flat.values()) / len(flat) if flat else None
 
 
 def _find_use(run: Explanation) -> float | None:

@@ -8,7 +8,7 @@ import math
 from typing import Final
 
 from verl_otel.analysis.model import Explanation
-from verl_otel.analysis.scalars import ABOUT_STEP, StepJoiner, find_keys, read_steps
+from verl_otel.analysis.scalars import ABOUT_STEP, StepJoiner, find_keys, read_component, read_steps
 from verl_otel.health import signals
 from verl_otel.health.conditions import CUT
 from verl_otel.health.profiles import from_manifest
@@ -25,7 +25,8 @@ def judge(run: Explanation) -> Learning:
     scores = [key for key in find_keys(run.series) if key.startswith(CORE_VALIDATION)]
     joiner = StepJoiner()
     limit = _find_limit(run)
-    for one in read_steps(run.series, [*signals.KEYS, *ABOUT_STEP, *scores, LONGEST_RESPONSE]):
+    components = [key for one in run.series if (key := read_component(one)) is not None]
+    for one in read_steps(run.series, [*signals.KEYS, *ABOUT_STEP, *scores, *components, LONGEST_RESPONSE]):
         longest = one.values.pop(LONGEST_RESPONSE, math.inf)
         if longest < limit:  # verl compares with the width of the batch, which may be that of its longest response
             one.values.pop(CUT, None)

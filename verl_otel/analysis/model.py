@@ -213,6 +213,31 @@ class Cost(NamedTuple):
     """Wasted generated tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
 
 
+class Failure(NamedTuple):
+    """A tool, or the reward, whose calls failed in the trajectories that a step trained on."""
+
+    kind: str
+    """``tool`` or ``reward``."""
+    name: str
+    calls: int
+    """Its calls that failed."""
+    trajectories: int
+    """Trajectories with such a call."""
+    unrewarded: int
+    """Those of them whose score is 0: perhaps not because of the answer."""
+
+
+class ShortRank(NamedTuple):
+    """A rank that was given far fewer samples than the others for an update."""
+
+    method: str
+    rank: int
+    instance: str
+    samples: int
+    usual: float
+    """Median of the others."""
+
+
 class Step(NamedTuple):
     """One training step."""
 
@@ -264,6 +289,10 @@ class Step(NamedTuple):
     """Which attempt of the run it belongs to."""
     repeated: bool = False
     """Whether a later attempt was resumed from an earlier checkpoint: it trains it again, or ended before it reached it."""
+    failures: tuple[Failure, ...] = ()
+    """What failed in its trajectories, most calls first. Long runs keep it for the steps whose detail they keep, as what follows."""
+    short_ranks: tuple[ShortRank, ...] = ()
+    """Ranks that trained on far less than the others."""
 
     @property
     def seconds(self) -> float:
@@ -289,7 +318,7 @@ class Step(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A stall or a crash that the watchdog reported during the run, a stop by a guard, or an alert of a callback."""
+    """A stall or a crash that the watchdog reported during the run, a stop by a guard, or an alert."""
 
     kind: str
     """``stall``, ``crash``, ``stopped`` or ``alert``."""
@@ -322,6 +351,8 @@ class Counts(NamedTuple):
     """Trajectories that were cancelled."""
     failed: int = 0
     """Trajectories that ended with an exception."""
+    outside: int = 0
+    """Calls of tools, models and rewards of an own loop that began in no trajectory and no step, as far as they were counted."""
 
 
 class Process(NamedTuple):
@@ -407,6 +438,11 @@ class Explanation(NamedTuple):
     """The newest steps with all their trajectories, from which `levers` are computed."""
     start_ups: tuple[StartUp, ...] = ()
     """The time before the first step of each of the newest attempts."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a loop of one's own, for which settings of verl are no advice. Spans without a manifest may be of either."""
+        return "attempts" in self.manifest and attr.VERL_VERSION not in self.manifest
 
     @property
     def missing(self) -> tuple[str, ...]:

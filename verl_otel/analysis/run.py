@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel.analysis import summary
 from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io.followed_files import FollowedFiles
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.levers.ranking import Levers, find_levers
 from verl_otel.analysis.model import Event, Explanation, Process, Series, Step, Trajectory, Verdict
@@ -262,11 +263,12 @@ class Run:
 
         Times are those of the trainer's host: the estimated offset of another host's clock is taken out.
         """
-        pieces = run_files.cut(run_files.find_files(self.folders, "traces"))
+        files = FollowedFiles(self.folders, "traces")
+        files.look()
         ahead = {host: round(seconds * 1e9) for host, seconds, _ in self.explanation.offsets}
-        for piece in pieces:
-            writers = Writers()
-            for index, spans in run_files.read_spans(piece.extents, writers, []):
+        writers = Writers()
+        while files.is_behind:
+            for index, spans in run_files.read_spans(files.take(summary.PIECE_BYTES).extents, writers, []):
                 values = writers.resources[index]
                 process = Process(Resource(values), writers.newest[index], ended=True)
                 offset = ahead.get(str(values.get(attr.HOST_NAME, "")), 0)

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
+
+import msgspec
 
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.model import Series
 from verl_otel.analysis.step_lengths import find_repeated
+from verl_otel.analysis.typed import Keyed
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
     AVERAGE_REWARD,
@@ -20,19 +24,25 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
     METRICS,
+    REWARD_COMPONENT,
+    ROLLOUT_DROPPED,
     ROLLOUT_TOKENS,
+    ROLLOUT_TRAJECTORIES,
     RUN_STATE,
     SCALAR_PREFIX,
     TRAINING_STEP,
     VALIDATION_SCORE,
+    WEIGHT_SYNC_PART_DURATION,
+    WEIGHT_SYNC_SIZE,
 )
-from verl_otel.semconv.scalar_keys import CORE_VALIDATION, REWARDS, TRAINING
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION, REWARDS, TRAINING, component_key
 
-MAX_SERIES: Final = 5_000
-"""Of the trainer, of `READ`, and of all others, each: thousands of ranks must not displace what the trainer logs."""
-MAX_POINTS: Final = 10_000
-"""Points of one series. Of more, every second one is dropped, repeatedly; the first and the last one stay."""
-READ: Final = frozenset({ROLLOUT_TOKENS, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT, GPU_OWNER})
+READ: Final = frozenset(
+    {
+        ROLLOUT_TOKENS, ROLLOUT_TRAJECTORIES, ROLLOUT_DROPPED, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT,
+        GPU_OWNER, WEIGHT_SYNC_SIZE, WEIGHT_SYNC_PART_DURATION,
+    }
+)  # fmt: skip
 """Metrics of other processes than the trainer that the analysis adds up."""
 _TRAINER: Final = "trainer"
 _INSTANCE: Final = "instance"
@@ -40,92 +50,137 @@ _LOGGED: Final = frozenset({TRAINING_STEP, RUN_STATE})
 """Only the process with the training loop has these metrics, whatever its role."""
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
-Column = tuple["array[int]", "array[float]"]
-"""Nanoseconds since 1970, and values."""
+"""Name and labels of a series."""
 
 
-class Columns:
-    """Columns of timestamps and values by series.
+class Column:
+    """The points of a series: nanoseconds since 1970, and values."""
 
-    Args:
-        max_series: Maximum number of series of the trainer, of `READ`, and of all others.
-        max_points: Points of one series; of twice as many, every second one is dropped.
-    """
+    __slots__ = ("times", "values")
 
-    def __init__(self, max_series: tuple[int, int, int] = (MAX_SERIES,) * 3, max_points: int = MAX_POINTS) -> None:
-        self._max_points = max_points
-        self._room = list(max_series)
-        self._columns: dict[Key, Column] = {}
-        self._loops: set[str] = set()
-        """Processes with the training loop that have another role than the trainer."""
-        self.left_out = 0
-        """Values of series beyond the maximum."""
+    def __init__(self, times: array[int] | None = None, values: array[float] | None = None) -> None:
+        self.times: array[int] = array("q") if times is None else times
+        self.values: array[float] = array("d") if values is None else values
+
+    def sorted(self) -> Column:
+        """Return it in the order of time; itself if it is ordered."""
+        times = self.times
+        if all(times[place] <= times[place + 1] for place in range(len(times) - 1)):
+            return self
+        order = sorted(range(len(times)), key=times.__getitem__)
+        return Column(array("q", (times[place] for place in order)), array("d", map(self.values.__getitem__, order)))
+
+
+class Room(NamedTuple):
+    """How many series, and points of each, are kept."""
+
+    trainer: int
+    read: int
+    """Of `READ` from other processes."""
+    others: int
+    points: int
+    """Of twice as many points of a series, every second one is dropped, and from then on every second one is taken."""
+
+
+WHOLE: Final = Room(5_000, 5_000, 5_000, 10_000)
+"""For commands: thousands of ranks must not displace what the trainer logs."""
+SMALL: Final = Room(1_000, 500, 500, 1_000)
+"""For a page that follows runs."""
+MAX_STEPS: Final = 100_000
+"""Points of the series with the number of the step, on which the others depend."""
+
+
+class Columns(msgspec.Struct):
+    """Columns of timestamps and values by series, equally dense over the whole run, each with its newest value."""
+
+    room: Room = WHOLE
+    left_out: int = 0
+    """Values of series beyond the maximum."""
+    _columns: Keyed[Key, Column] = msgspec.field(default_factory=Keyed)
+    _counts: list[int] = msgspec.field(default_factory=lambda: [0, 0, 0])
+    """Series of the trainer, of `READ`, and others."""
+    _loops: set[str] = msgspec.field(default_factory=set)
+    """Processes with the training loop that have another role than the trainer."""
+    _strides: Keyed[Key, int] = msgspec.field(default_factory=Keyed)
+    _passed: Keyed[Key, int] = msgspec.field(default_factory=Keyed)
+    """Number of values of each series so far."""
+    _newest: Keyed[Key, Column] = msgspec.field(default_factory=Keyed)
+    """The newest point of those of which some are dropped."""
 
     def add(self, points: Iterable[PointRecord], instance: str) -> None:
-        """Add values of one process. Series of processes other than the trainer get its name as a label: every rank has some."""
+        """Add values of one process, in the order of time. Series of processes other than the trainer get its name as a label: every rank has some."""
         extra = () if instance.startswith(_TRAINER) else ((_INSTANCE, instance),)
         for point in points:
             if extra and point.name in _LOGGED:
                 self._loops.add(instance)
-            column = self._column((point.name, (*point.labels, *extra)))
+            key = point.name, (*point.labels, *extra)
+            column = self._column(key)
             if column is None:
                 self.left_out += 1
                 continue
-            column[0].append(point.time_ns)
-            column[1].append(point.value)
+            self._append(key, column, point.time_ns, point.value)
 
-    def columns(self) -> Iterable[tuple[Key, Column]]:
-        """Return all columns, not thinned."""
-        return self._columns.items()
+    def _append(self, key: Key, column: Column, time_ns: int, value: float) -> None:
+        stride = self._strides.get(key)
+        if stride is not None:
+            self._newest[key] = Column(array("q", (time_ns,)), array("d", (value,)))
+            passed = self._passed[key] = self._passed[key] + 1
+            if (passed - 1) % stride:
+                return
+        column.times.append(time_ns)
+        column.values.append(value)
+        if len(column.times) > 2 * (MAX_STEPS if key[0] == TRAINING_STEP else self.room.points):
+            self._passed.setdefault(key, len(column.times))
+            self._strides[key] = 2 * self._strides.get(key, 1)
+            self._newest[key] = Column(column.times[-1:], column.values[-1:])
+            self._columns[key] = Column(column.times[::2], column.values[::2])
 
-    def merge(self, other: Columns) -> None:
-        """Add the values of another instance."""
-        self.left_out += other.left_out
-        self._loops |= other._loops
-        for key, (times, values) in other._columns.items():
-            column = self._column(key)
-            if column is None:
-                self.left_out += len(times)
-                continue
-            column[0].extend(times)
-            column[1].extend(values)
-            if len(column[0]) > 2 * self._max_points:
-                self._columns[key] = _thin(*sort(*column), self._max_points)
+    def keys(self) -> Iterable[Key]:
+        """Return name and labels of all series."""
+        return self._columns.keys()
 
     def _column(self, key: Key) -> Column | None:
         column = self._columns.get(key)
         if column is None:
             instance = _find_instance(key)
             share = 0 if not instance or instance in self._loops else 1 if key[0] in READ else 2
-            if self._room[share]:
-                self._room[share] -= 1
-                column = self._columns[key] = (array("q"), array("d"))
+            if self._counts[share] < self.room[share]:
+                self._counts[share] += 1
+                column = self._columns[key] = Column()
         return column
 
     def series(self) -> tuple[Series, ...]:
-        """Return all series, those of the trainer first, by name, each in the order of time. Series with equal timestamps share one tuple of them."""
-        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        """Return all series, those of the trainer first, by name, each in the order of time. Series with equal timestamps share one array of them."""
+        shared: dict[bytes, array[int]] = {}
         series = []
-        for (name, labels), column in self._sorted(self._columns):
-            times, values = _thin(*sort(*column), self._max_points)
-            shown_times = tuple(times)
-            series.append(Series(name, labels, shared.setdefault(shown_times, shown_times), tuple(values)))
+        for key, column in self._sorted():
+            ordered = column.sorted()
+            series.append(Series(*key, shared.setdefault(ordered.times.tobytes(), ordered.times), ordered.values))
         return tuple(series)
 
-    def _sorted(self, columns: Mapping[Key, Column]) -> Iterator[tuple[Key, Column]]:
+    def _sorted(self) -> Iterator[tuple[Key, Column]]:
         """Yield columns in the order of `series`. Those of a training loop of another role are the trainer's, if there is no trainer."""
         loops = self._find_loops()
         joined: dict[Key, Column] = {}
-        for key, column in columns.items():
+        for key in self._columns:
             name, labels = key
             own = (name, labels[:-1]) if loops and _find_instance(key) in loops else key
-            known = joined.get(own)
-            joined[own] = column if known is None else (known[0] + column[0], known[1] + column[1])
+            column, known = self._complete(key), joined.get(own, Column())
+            joined[own] = Column(known.times + column.times, known.values + column.values)
         yield from sorted(joined.items(), key=lambda item: (bool(_find_instance(item[0])), item[0]))
+
+    def _complete(self, key: Key) -> Column:
+        """Return a column with the newest value."""
+        column, newest = self._columns[key].sorted(), self._newest.get(key)
+        if newest is None or newest.times[0] <= column.times[-1]:
+            return column
+        return Column(column.times + newest.times, column.values + newest.values)
 
     def _find_loops(self) -> set[str]:
         """Return the processes whose series are those of the trainer: one in each attempt; ranks that log the same steps have their own."""
-        periods = {_find_instance(key): column[0] for key, column in self._columns.items() if key[0] == TRAINING_STEP}
+        periods = {
+            _find_instance(key): column.times for key, column in self._columns.items() if key[0] == TRAINING_STEP
+        }
         chosen: dict[str, tuple[int, int]] = {}
         for instance in sorted(self._loops) if "" not in periods else ():
             times = periods.get(instance)
@@ -141,24 +196,6 @@ def _find_instance(key: Key) -> str:
     return labels[-1][1] if labels and labels[-1][0] == _INSTANCE else ""
 
 
-def sort(times: array[int], values: array[float]) -> Column:
-    """Return a column in the order of time; the same arrays if it is ordered."""
-    if all(times[place] <= times[place + 1] for place in range(len(times) - 1)):
-        return times, values
-    order = sorted(range(len(times)), key=times.__getitem__)
-    return array("q", (times[place] for place in order)), array("d", (values[place] for place in order))
-
-
-def _thin(times: array[int], values: array[float], max_points: int) -> Column:
-    while len(times) > max_points:
-        last = (times[-1], values[-1]) if len(times) % 2 == 0 else None
-        times, values = times[::2], values[::2]
-        if last is not None:
-            times.append(last[0])
-            values.append(last[1])
-    return times, values
-
-
 def find_steps(series: Iterable[Series]) -> dict[int, float]:
     """Return the number of the step by the time of a point, of the steps whose scalars were logged."""
     return {
@@ -166,6 +203,7 @@ def find_steps(series: Iterable[Series]) -> dict[int, float]:
         for scalar in series
         if scalar.name == TRAINING_STEP
         for time_ns, value in zip(scalar.times_ns, scalar.values, strict=True)
+        if math.isfinite(value)
     }
 
 
@@ -200,26 +238,42 @@ class StepScalars(NamedTuple):
 
 
 def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepScalars]:
-    """Return the scalars of each step. Those of one ``Tracking.log`` have the same timestamp.
+    """Return the scalars of each step.
+
+    Those of one ``Tracking.log`` have the same timestamp. An own loop has the mean reward at the end of its step; its gauges are read once a second,
+    and belong to the step that had ended last by then, so that of a step of less than a second they may be one of its neighbours.
 
     Args:
         series: Series of the run.
-        keys: Keys of verl that are looked for.
+        keys: Keys of verl that are looked for, and of components of the reward.
     """
+    listed = list(series)
     by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
-    numbers: dict[int, int] = {}
+    if not any(one.name == _REWARD for one in listed) and _REWARD in by_name:
+        by_name[AVERAGE_REWARD] = by_name[_REWARD]
+    numbers = {
+        time_ns: int(value)
+        for one in listed
+        if one.name == TRAINING_STEP
+        for time_ns, value in zip(one.times_ns, one.values, strict=True)
+        if math.isfinite(value)
+    }
+    ends = sorted(numbers)
     values: dict[int, dict[str, float]] = {}
-    for scalar in series:
-        points = zip(scalar.times_ns, scalar.values, strict=True)
-        key = _validation_key(scalar) if scalar.labels else by_name.get(scalar.name)
-        if scalar.name == TRAINING_STEP:
-            numbers = {time_ns: int(value) for time_ns, value in points if math.isfinite(value)}
-        elif key in by_name.values():
-            for time_ns, value in points:
-                values.setdefault(time_ns, {})[str(key)] = value
-    for time_ns, number in sorted(numbers.items()):
-        if number > 0 and time_ns in values:
-            yield StepScalars(number, values[time_ns])
+    for scalar in listed:
+        key = (_validation_key(scalar) or read_component(scalar)) if scalar.labels else by_name.get(scalar.name)
+        if key not in by_name.values():
+            continue
+        is_sampled = ends and numbers.keys().isdisjoint(scalar.times_ns)
+        for time_ns, value in zip(scalar.times_ns, scalar.values, strict=True):
+            end_ns = ends[max(0, bisect_right(ends, time_ns) - 1)] if is_sampled else time_ns
+            values.setdefault(end_ns, {})[str(key)] = value
+    for time_ns in ends:
+        if numbers[time_ns] > 0 and time_ns in values:
+            yield StepScalars(numbers[time_ns], values[time_ns])
+
+
+_REWARD: Final = SCALAR_PREFIX + REWARDS[0].replace("/", ".")
 
 
 def find_keys(series: Iterable[Series]) -> list[str]:
@@ -239,6 +293,13 @@ def _validation_key(scalar: Series) -> str | None:
     labels = dict(scalar.labels)
     parts = [labels.get(label, "") for label in (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE)]
     return CORE_VALIDATION + "/".join(parts) if scalar.name == VALIDATION_SCORE and all(parts) else None
+
+
+def read_component(scalar: Series) -> str | None:
+    """Return the key of a component of the reward; None for another series."""
+    labels = dict(scalar.labels)
+    parts = [labels.get(label, "") for label in (attr.VARIABLE, attr.AGGREGATE)]
+    return component_key(*parts) if scalar.name == REWARD_COMPONENT and all(parts) else None
 
 
 class LoggedStep(NamedTuple):

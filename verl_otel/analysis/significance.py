@@ -114,6 +114,18 @@ def holm(values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def find_level(adjusted: Sequence[float], index: int, level: float) -> float:
+    """Return the level at which Holm's procedure tests one value, given the others: below it, the value is significant.
+
+    Args:
+        adjusted: What `holm` returned.
+        index: The place of the value.
+        level: The overall level.
+    """
+    others = sum(value < level for place, value in enumerate(adjusted) if place != index)
+    return level / (len(adjusted) - others)
+
+
 def two_sided(t: float, freedom: float) -> float:
     """Return the probability of Student's t beyond ``t`` on either side."""
     if math.isinf(freedom):

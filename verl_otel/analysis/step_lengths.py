@@ -68,7 +68,17 @@ def find_firsts(steps: Sequence[Step], count: int = 1) -> set[int]:
     return firsts
 
 
-def find_comparable(steps: Sequence[Step], step: Step | None) -> tuple[Step, ...]:
+def find_usual(steps: Sequence[Step]) -> float | None:
+    """Return the seconds of a usual step, the median of those that can be compared; None without one.
+
+    Args:
+        steps: All steps of a run, in the order of time.
+    """
+    usual = find_comparable(steps)
+    return median(step.seconds for step in usual) if usual else None
+
+
+def find_comparable(steps: Sequence[Step], step: Step | None = None) -> tuple[Step, ...]:
     """Return the steps with whose durations that of a step can be compared: no failed ones, none with start-up.
 
     Nor the first one of an attempt if there are others.

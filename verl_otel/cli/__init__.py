@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
+import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from verl_otel._internal.printable import show_lines
 from verl_otel._version import __version__
@@ -38,7 +41,9 @@ COMMANDS: Final = {  # each with the module that implements it
     "runbook": "verl_otel.cli.runbook",
     "schema": "verl_otel.cli.schema",
     "skill": "verl_otel.cli.skill",
+    "completion": "verl_otel.cli.completion",
 }
+_RUN_DIR: Final = "VERL_OTEL_RUN_DIR"
 _START: Final = """start here:
   $ verl-otel demo
 
@@ -56,6 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _open_closed_streams()
     _accept_any_terminal()
+    logging.getLogger("ray._private.authentication").setLevel(
+        logging.ERROR
+    )  # it warns that it has found the user's token
     parser = _Parser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",
@@ -65,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _Parser.as_json = "--json" in given
     if given[:1] == ["help"]:
         given = [*given[1:2], "--help"]
     for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:  # the others take time and memory
@@ -78,7 +87,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return 2
-    return _call(parsed)
+    with _run_dir(getattr(parsed, "run_dir", None)):
+        return _call(parsed)
+
+
+@contextlib.contextmanager
+def _run_dir(given: Path | None) -> Iterator[None]:
+    """Let ``--run-dir`` take the place of the variable, which every part of a command reads."""
+    before = os.environ.get(_RUN_DIR)
+    if given is not None:
+        os.environ[_RUN_DIR] = os.fsdecode(given)
+    try:
+        yield
+    finally:
+        if given is not None:
+            os.environ.pop(_RUN_DIR)
+            os.environ.update({} if before is None else {_RUN_DIR: before})
 
 
 def _open_closed_streams() -> None:
@@ -97,6 +121,16 @@ class _Parser(argparse.ArgumentParser):
             if meant:
                 raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {meant!r}?")
         super()._check_value(action, value)
+
+    as_json = False
+    """Whether ``--json`` is among the arguments."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with a message on wrong arguments, and the usage of the command."""
+        if self.as_json:
+            _print_error(message, as_json=True)
+            self.exit(2)
+        super().error(message)
 
     def refuse(self, unknown: list[str]) -> None:
         """End with a message on arguments that the command does not know."""
@@ -148,9 +182,19 @@ def _call(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except (VerlOtelError, OSError) as error:
-        print(f"verl-otel: {show_lines(_describe(error), longest=5_000)}", file=sys.stderr)
+        _print_error(show_lines(_describe(error), longest=5_000), as_json=getattr(parsed, "json", False))
         return 2
     return code
+
+
+def _print_error(message: str, *, as_json: bool) -> None:
+    """Print what is wrong: with ``--json`` as an object on standard output, where a script reads the result."""
+    if as_json:
+        import json
+
+        print(json.dumps({"error": message}))
+    else:
+        print(f"verl-otel: {message}", file=sys.stderr)
 
 
 def _describe(error: Exception) -> str:

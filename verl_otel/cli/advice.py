@@ -11,6 +11,7 @@ from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli import run_selection
+from verl_otel.cli.formatting import show_settings
 from verl_otel.semconv.kinds import ADVICE, SUBJECTS, WORK
 
 PAGE: Final = "docs/how-to/act-on-verdicts.md"
@@ -22,11 +23,21 @@ EVENT_ADVICE: Final = {
 """What to do about stalls and crashes."""
 
 
-def advise(cause: Verdict | SingleWait) -> str:
-    """Return what to do about what delayed a step."""
+def advise(run: Explanation, cause: Verdict | SingleWait) -> str:
+    """Return what to do about what delayed a step of a run."""
     if isinstance(cause, Verdict):
-        return ADVICE[find_key(cause)]
-    return ADVICE[_find_key("trajectory" if cause.part.kind == "wait" else cause.part.kind)]
+        return word(_choose(run, find_key(cause)), run)
+    return word(_choose(run, _find_key("trajectory" if cause.part.kind == "wait" else cause.part.kind)), run)
+
+
+def word(key: str, run: Explanation | None = None) -> str:
+    """Return the sentence of a key of `ADVICE`, with the settings of verl's trainers where one ran, as in a log of theirs (no run)."""
+    return show_settings(ADVICE[key], has_verl=run is None or not run.is_own)
+
+
+def _choose(run: Explanation, key: str) -> str:
+    """Return a key, or another one where calls were lost: what looks like a trajectory's own code may be one of them."""
+    return "lost calls" if key == "agent loop" and run.counts.outside else key
 
 
 def advise_event(run: Explanation, kind: str) -> str:
@@ -46,16 +57,17 @@ def find_key(verdict: Verdict) -> str:
     return (subject.advice if subject is not None else "") or _find_key(verdict.cause)
 
 
-def find_keys(steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
+def find_keys(run: Explanation, steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
     """Return the keys of what can be done about some steps, each once.
 
     Args:
+        run: Their run.
         steps: Steps whose verdicts are shown.
         unexplained: Slow steps without a verdict: what takes most of their critical path is the place to look at.
     """
     keys = ["no link" if _lacks_link(step) else find_key(verdict) for step in steps for verdict in step.verdicts]
     keys += ["no link" if _lacks_link(step) else _find_key(step.groups[0][0]) for step in unexplained if step.groups]
-    return tuple(dict.fromkeys(keys))
+    return tuple(dict.fromkeys(_choose(run, key) for key in keys))
 
 
 def _find_key(work: str) -> str:

@@ -404,7 +404,8 @@ def check_provider() -> Iterator[Finding]:
             "note",
             "OpenTelemetry provider",
             f"{foreign or named} is set first and stays",
-            "its spans go where it sends them and, unless both send by OTLP, to the exporters above; verl-otel's go to these only",
+            "its spans go where it sends them and, unless both send by OTLP, to the exporters above; verl-otel's go to these only, "
+            "and to it with the exporter sdk",
         )
     else:
         yield Finding(
@@ -433,6 +434,7 @@ def check_exporters(settings: Config) -> Iterator[Finding]:
         "prometheus": ("Prometheus", "prometheus", _check_port),
         "console": ("console", "console", _check_nothing),
         "tensorboard": ("TensorBoard", "tensorboard", _check_nothing),
+        "sdk": ("OpenTelemetry SDK", "sdk", _check_nothing),
     }
     for subject, module, check in (checks[name] for name in settings.exporters):
         try:

@@ -9,7 +9,7 @@ Exit code: 0 every node answered, 1 one did not, or no node has files of this ru
 
 Examples:
   verl-otel collect 20261121-093000-a3f2
-  verl-otel collect 20261121-093000-a3f2 --out /data/runs/a3f2 && verl-otel report /data/runs/a3f2
+  verl-otel collect 20261121-093000-a3f2 --output /data/runs/a3f2 && verl-otel report /data/runs/a3f2
   verl-otel collect /scratch/runs/20261121-093000-a3f2 --address 10.0.0.1:6379
 """
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("run_name", metavar="RUN", help="id of the run, or the path of its folder")
     parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS, or the one here)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (./collected-RUN)")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder to write to (./collected-RUN)")
     parser.add_argument(
         "--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run, on every node"
     )
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Fetch the files of every node. Returns 1 when a node failed or none has files."""
     default = _find_default(arguments.run_name, arguments.run_dir)
     safe_files.use_group(config.read("files_group"))
-    out = (arguments.out or Path(f"collected-{default.name}")).absolute()
+    out = (arguments.output or Path(f"collected-{default.name}")).absolute()
     failed = 0
     cluster = discovery.find_cluster(arguments.address)
     folders_by_node = run_files.find_folders(cluster, default.name)
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         for node in nodes:
             folders = list(dict.fromkeys([*folders_by_node.get(node.id, []), str(default)]))
             if node.is_local and out.resolve() in [Path(folder).resolve() for folder in folders]:
-                raise VerlOtelError(f"{out} is the run's own folder: give another one with --out")
+                raise VerlOtelError(f"{out} is the run's own folder: give another one with --output")
             try:
                 gathering.fetch(ray, node, folders)
             except NodeError as error:

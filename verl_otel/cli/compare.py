@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("a", type=Path, metavar="A", help="folder or id of the baseline run")
     parser.add_argument("b", type=Path, metavar="B", help="folder or id of the run that is compared with it")
+    options.add_run_dir(parser)
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
     form.add_argument("--md", action="store_true", help="print Markdown, for a pull request")
@@ -193,7 +194,7 @@ def parse_condition(text: str) -> Condition:
 # -- The text, for a terminal or as Markdown --
 
 EXPLAINED_SHARE: Final = 0.1
-"""Contributions below this share of a difference are summed."""
+"""Contributions below this share of a difference are summed, and so are those that are not significant."""
 
 
 def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], *, markdown: bool = False) -> str:
@@ -270,14 +271,14 @@ def _after(skipped: int) -> str:
 
 
 def _explain(comparison: Comparison, more: float, before: float) -> Iterator[str]:
-    """Yield the contributions to the difference of a step, in percentage points."""
+    """Yield the significant contributions to the difference of a step, in percentage points."""
     if not comparison.contributions:
         yield "What explains it is not known: a run has steps without a critical path."
         return
     large = [
         contribution
         for contribution in comparison.contributions
-        if abs(contribution.seconds) >= EXPLAINED_SHARE * abs(more)
+        if contribution.significant and abs(contribution.seconds) >= EXPLAINED_SHARE * abs(more)
     ]
     for contribution in large:
         yield f"  {_points(contribution.seconds / before)} {_name_latency(contribution.kind)}{_names(contribution)}"

@@ -32,7 +32,7 @@ from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, learning, step_lengths
+from verl_otel.analysis import findings, learning, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
@@ -40,7 +40,7 @@ from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.cli import advice, incidents, options, run_selection, wording
+from verl_otel.cli import advice, headlines, incidents, options, run_selection, wording
 from verl_otel.cli.documents.explain import find_next, make_explain
 from verl_otel.cli.formatting import (
     DOCUMENTS,
@@ -55,7 +55,6 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
-from verl_otel.semconv import kinds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -232,6 +231,8 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     shared = sum_shared(step)
     if shared >= wording.SMALLEST_ROW * step.seconds:
         yield f"  {seconds(shared)} of these are the same time: together they are {seconds(sum_savings(step))}."
+    yield from _block("Failed in its trajectories", map(wording.describe_failure, step.failures))
+    yield from _block("Ranks that trained on less", map(wording.describe_short_rank, step.short_ranks))
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
@@ -281,14 +282,18 @@ def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what a step waited for, in groups: parts of a trajectory by activity, parts of workers by phase."""
+    sums = _sum_path(run, step)
+    yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
+
+
+def _sum_path(run: Explanation, step: Step) -> dict[str, int]:
+    """Return nanoseconds of a critical path by what was waited for; by kind and name where the path itself was not kept."""
     sums: dict[str, int] = {}
     labels = _labels(run, step)
     for segment in step.path:
         text = _segment(segment, labels)
         sums[text] = sums.get(text, 0) + segment.end_ns - segment.start_ns
-    if not sums:
-        sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
-    yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
+    return sums or {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
 
 
 def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
@@ -378,6 +383,7 @@ def _whole_run(run: Explanation) -> Iterator[str]:
                 for text, nanoseconds in wording.describe_start_up(start_up)
             )
             yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
+    yield from _block("Learned wrong, and nothing was slow", (show(line.text) for line in headlines.find_silent(run)))
     title = wording.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(run.devices))
     yield from _block("Rollouts and trainer", wording.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
@@ -386,6 +392,8 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     if price is not None:
         lines = wording.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
         yield from _block("Tokens", lines)
+    yield from _block("Trajectories of the training", wording.describe_ends(trajectory_ends.count(run.series)))
+    yield from _block("Weight sync", wording.describe_syncs(weight_syncs.find(run.series)))
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))
     found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
@@ -398,7 +406,7 @@ def _learning(run: Explanation) -> Iterator[str]:
     found = learning.judge(run)
     is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
     signals = choose_signals(found, resources=False) if is_wrong else ()
-    lines = list(describe_learning(found, WIDTH - 2, signals))
+    lines = list(describe_learning(found, WIDTH - 2, signals, has_verl=not run.is_own))
     if lines:
         yield f"Learning (thresholds: profile {show(found.profile.name)})"
         yield from (f"  {line}" for line in lines)
@@ -406,8 +414,8 @@ def _learning(run: Explanation) -> Iterator[str]:
 
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
-    keys = advice.find_keys(steps, findings.choose_unexplained(run, steps))
-    todo = [*_advise_events(run), *((key, kinds.ADVICE[key]) for key in keys)]
+    keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps))
+    todo = [*_advise_events(run), *((key, advice.word(key, run)) for key in keys)]
     if todo:
         yield f"What to do (table in {DOCUMENTS}{advice.PAGE})"
     for key, text in todo:
@@ -482,13 +490,13 @@ def render_brief(run: Explanation, steps: Sequence[Step]) -> str:
 
 def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield f"run {run.run_id}: {run.state}, {counted(len(run.steps), 'step')}, {counted(run.counts.trajectories, 'trajectory', 'trajectories')}"
-    lengths = [step.seconds for step in run.steps]
-    if lengths:
+    if run.steps:
+        usual, longest = step_lengths.find_usual(run.steps), max(step.seconds for step in run.steps)
         held = sum(bool(step.verdicts) for step in run.steps)
         unexplained = len(step_lengths.find_unexplained(run.steps))
         yield (
-            f"median step {seconds(median(lengths))}, longest {seconds(max(lengths))}; "
-            f"{counted(held, 'step')} held by a cause, {unexplained} slow without one"
+            f"median step {'unknown' if usual is None else seconds(usual)}, longest {seconds(longest)}; "
+            f"{counted(held, 'step')} longer than usual, {unexplained} slow without a cause"
         )
     yield from filter(None, [failed(run)])
     for event in run.events[:_EVENTS]:
@@ -498,24 +506,23 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
         yield f"and {counted(len(run.events) - _EVENTS, 'more event')}"
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
-        yield from _describe_step(step)
-    yield from describe_briefly(learning.judge(run))
+        yield from _describe_step(run, step)
+    yield from describe_briefly(learning.judge(run), has_verl=not run.is_own)
     yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
-    for key in advice.find_keys(steps, findings.choose_unexplained(run, steps)):
-        yield f"do ({key}): {kinds.ADVICE[key]}"
+    for key in advice.find_keys(run, steps, findings.choose_unexplained(run, steps)):
+        yield f"do ({key}): {advice.word(key, run)}"
     yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
     name = run_selection.name_run(run)
     yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
 
 
-def _describe_step(step: Step) -> Iterator[str]:
+def _describe_step(run: Explanation, step: Step) -> Iterator[str]:
     yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id:032x}]{f' {end_of(step)} {step.error}' if step.failed else ''}"
     for verdict in step.verdicts[:_VERDICTS]:
         yield f"  cause: {wording.describe_verdict(verdict)} [{_evidence(verdict)}]"
     if not step.verdicts:
-        parts = ", ".join(
-            f"{wording.doing(kind, name)} {seconds(length / 1e9)}" for kind, name, length in step.groups[:3]
-        )
+        longest = sorted(_sum_path(run, step).items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{text} {seconds(length / 1e9)}" for text, length in longest)
         yield f"  no single cause; it waited for: {parts or 'unknown'}"
 
 

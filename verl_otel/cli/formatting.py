@@ -92,6 +92,11 @@ def align(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -
     ]
 
 
+def show_settings(advice: str, *, has_verl: bool) -> str:
+    """Return an advice with the settings of verl, which stand in brackets, in parentheses; without them for a loop of one's own."""
+    return re.sub(r" \[([^]]*)\]", r" (\1)" if has_verl else "", advice)
+
+
 def number(step: Step) -> str:
     """Return the number of a step, and whether it is one that a resumed run has trained again."""
     return f"{'?' if step.number is None else step.number}{' (trained again)' if step.repeated else ''}"

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from verl_otel._internal.printable import seconds, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
@@ -17,6 +17,9 @@ from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
 FIRST_LINES: Final = 3
 """Maximum number of alarms, and of findings, in the first lines."""
+FEWEST_UNREWARDED: Final = 2
+UNREWARDED_SHARE: Final = 0.2
+"""Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what is learned by little."""
 
 
 class Headline(NamedTuple):
@@ -42,17 +45,18 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     ]
     alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     chosen = alarms[:FIRST_LINES]
-    chosen += [_describe(finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
+    chosen += [_describe(run, finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
     chosen += _describe_unexplained(run)
+    chosen += find_silent(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
 
 
-def _describe(finding: findings.Finding) -> Headline:
+def _describe(run: Explanation, finding: findings.Finding) -> Headline:
     text = _line(finding.step.number, finding.step.seconds, wording.describe_cause(finding.cause))
     usual = isinstance(finding.cause, SingleWait)
-    return Headline(text, finding.step, advice.advise(finding.cause), finding.seconds, is_finding=not usual)
+    return Headline(text, finding.step, advice.advise(run, finding.cause), finding.seconds, is_finding=not usual)
 
 
 def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
@@ -61,6 +65,33 @@ def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
     if steps:
         worst = step_lengths.find_unexplained(run.steps)[0]
         yield Headline(f"Slow, and no single cause was found: {steps}.", worst)
+
+
+def find_silent(run: Explanation) -> Iterator[Headline]:
+    """Yield what nothing was slow for and is learned wrong. The texts are not safe to print."""
+    yield from _describe_failures(run)
+    yield from _describe_short_ranks(run)
+
+
+def _describe_failures(run: Explanation) -> Iterator[Headline]:
+    """Yield the step in which most of the trajectories with score 0 had a tool or a reward that failed, if these are many."""
+    steps = [step for step in run.steps if step.failures]
+    worst = max(steps, key=lambda step: step.failures[0].unrewarded, default=None)
+    if worst is None or worst.failures[0].unrewarded < max(FEWEST_UNREWARDED, UNREWARDED_SHARE * worst.members):
+        return
+    text = f"Step {number(worst)}: score 0 may be that of the environment, and not of the answer: {wording.describe_failure(worst.failures[0])} failed."
+    yield Headline(text, worst)
+
+
+def _describe_short_ranks(run: Explanation) -> Iterator[Headline]:
+    """Yield the first step in which a rank trained on far less than the others, and in how many steps one did."""
+    steps = [step for step in run.steps if step.short_ranks]
+    if steps:
+        more = f", and in {counted(len(steps) - 1, 'other step')}" if len(steps) > 1 else ""
+        yield Headline(
+            f"Step {number(steps[0])}: a rank trained on less{more}: {wording.describe_short_rank(steps[0].short_ranks[0])}.",
+            steps[0],
+        )
 
 
 def _describe_healthy(run: Explanation) -> Iterator[Headline]:

@@ -8,39 +8,46 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.cli.formatting import SENTENCE, align, wrap
+from verl_otel.cli.formatting import SENTENCE, align, show_settings, wrap
 from verl_otel.guards.wording import describe, find_variable
+from verl_otel.health.reward_move import Change, RewardMove
 from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Learning, Progress, Signal, Trouble, find_window
-from verl_otel.semconv.scalar_keys import CORE_VALIDATION
+from verl_otel.semconv.scalar_keys import COMPONENT, CORE_VALIDATION
 
 VALIDATION_LINES: Final = 3
 """Scores of validations that the table shows."""
+COMPONENTS: Final = 6
+"""Components of the reward that the table and the sentence about them show."""
 MAX_KEY: Final = 40
 """Characters of the name of a signal."""
 _COURSES: Final = {1: "still rises", 0: "has no clear trend", -1: "falls"}
 ADVICE: Final = {
-    "nan": "look at the steps before it, and at the learning rate; {variable}=1 stops such a run",
-    "kl": "lower actor.optim.lr or the number of updates of a batch; {variable}=5 stops such a run",
-    "reward_fall": "go back to a checkpoint before it; {variable}=5 stops such a run",
-    "plateau": "look at entropy, truncation and equal scores from that step on; {variable}=100 stops such a run",
-    "reward_zero": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
-    "reward_range": "look at what the reward function returns; trainer.rollout_data_dir keeps the rollouts",
-    "entropy": "raise actor.entropy_coeff, or lower actor.optim.lr",
-    "truncated": "raise data.max_response_length, or punish long responses",
-    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or raise rollout.n",
+    "nan": "look at the steps before it, and at the learning rate [{variable}=1 stops such a run]",
+    "kl": "lower the learning rate or the number of updates of a batch [{variable}=5 stops such a run]",
+    "reward_fall": "go back to a checkpoint before it [{variable}=5 stops such a run]",
+    "plateau": "look at entropy, truncation and equal scores from that step on [{variable}=100 stops such a run]",
+    "reward_zero": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
+    "reward_range": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
+    "entropy": "reward entropy [actor.entropy_coeff], or lower the learning rate",
+    "truncated": "allow longer responses [data.max_response_length], or punish them",
+    "rollout_gap": "compare the weights of the engine with those of the trainer after the last weight sync, and look whether its prefix cache was reset",
+    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or sample more responses of each [rollout.n]",
 }
-"""What can be done about a kind of finding."""
+"""What can be done about a kind of finding. In brackets stand settings, and guards, which only verl's trainers have."""
 
 
-def describe_learning(learning: Learning, width: int, signals: Iterable[Signal]) -> Iterator[str]:
-    """Yield lines: what was wrong, the progress of the reward, and a table of signals.
+def describe_learning(
+    learning: Learning, width: int, signals: Iterable[Signal], *, has_verl: bool = True
+) -> Iterator[str]:
+    """Yield lines: what was wrong, the progress of the reward, its largest move, and a table of signals.
 
     Args:
         learning: How the run learned.
         width: Characters of a line.
         signals: Rows of the table.
+        has_verl: Whether one of verl's trainers ran.
     """
-    for text in _list_sentences(learning):
+    for text in _list_sentences(learning, has_verl=has_verl):
         yield from wrap(show(text, SENTENCE), width, rest="  ")
     shown = list(signals)
     if shown:
@@ -58,31 +65,39 @@ def describe_learning(learning: Learning, width: int, signals: Iterable[Signal])
 
 
 def choose_signals(learning: Learning, *, resources: bool = True) -> list[Signal]:
-    """Return the signals that a table shows: those of the training, and a few scores of validations.
+    """Return the signals that a table shows: those of the training, and a few components of the reward and scores of validations.
 
     Args:
         learning: How the run learned.
         resources: Also what the run used.
     """
     names = SIGNALS if resources else LEARNING
-    scores = [signal for signal in learning.signals if signal.name.startswith(CORE_VALIDATION)]
-    return [signal for signal in learning.signals if signal.name in names] + scores[:VALIDATION_LINES]
+    shown = [signal for signal in learning.signals if signal.name in names]
+    for prefix, number in ((COMPONENT, COMPONENTS), (CORE_VALIDATION, VALIDATION_LINES)):
+        shown += [signal for signal in learning.signals if signal.name.startswith(prefix)][:number]
+    return shown
 
 
-def describe_briefly(learning: Learning) -> Iterator[str]:
-    """Yield a line for each finding, and one for the progress of the reward."""
+def describe_briefly(learning: Learning, *, has_verl: bool) -> Iterator[str]:
+    """Yield a line for each finding, one for the progress of the reward, and one for its largest move."""
     for trouble in learning.troubles:
         kind = trouble.first.kind
-        yield f"learning ({kind}): step {trouble.first.step}: {_describe_trouble(trouble)}; do: {advise(kind)}"
+        yield f"learning ({kind}): step {trouble.first.step}: {_describe_trouble(trouble)}; do: {advise(kind, has_verl=has_verl)}"
     if learning.progress:
         yield f"learning: {describe_progress(learning.progress)}"
+    if learning.move:
+        yield f"learning: {describe_move(learning.move)}"
 
 
-def _list_sentences(learning: Learning) -> Iterator[str]:
+def _list_sentences(learning: Learning, *, has_verl: bool) -> Iterator[str]:
     for trouble in learning.troubles:
-        yield f"Step {trouble.first.step}: {_describe_trouble(trouble)}. To do: {advise(trouble.first.kind)}."
+        todo = advise(trouble.first.kind, has_verl=has_verl)
+        yield f"Step {trouble.first.step}: {_describe_trouble(trouble)}. To do: {todo}."
     if learning.progress:
         text = describe_progress(learning.progress)
+        yield f"{text[:1].upper()}{text[1:]}."
+    if learning.move:
+        text = describe_move(learning.move)
         yield f"{text[:1].upper()}{text[1:]}."
     if learning.cut is not None:
         name, limit = CUT_LIMIT
@@ -96,9 +111,9 @@ def _describe_trouble(trouble: Trouble) -> str:
     return f"{describe(trouble.first)}{f' ({trouble.times:,} times)' if trouble.times > 1 else ''}"
 
 
-def advise(kind: str) -> str:
+def advise(kind: str, *, has_verl: bool) -> str:
     """Return what can be done about a kind of finding."""
-    advice = ADVICE[kind]
+    advice = show_settings(ADVICE[kind], has_verl=has_verl)
     return advice.format(variable=find_variable(kind)) if "{" in advice else advice
 
 
@@ -109,6 +124,22 @@ def describe_progress(progress: Progress) -> str:
     if progress.trend is None:
         return best
     return f"{best}; in the last {progress.values} steps the reward {_COURSES[progress.course]} (Kendall's tau {progress.trend:.2f})"
+
+
+def describe_move(move: RewardMove) -> str:
+    """Return the sentence about the largest move of the reward and its components, without a full stop."""
+    steps = " to ".join(f"steps {first}-{last}" for first, last in (move.first, move.last))
+    moved = [f"{one.name} {_describe_change(one)}" for one in move.components if one.moved]
+    still = [f"{one.name} ({figure(one.after)})" for one in move.components if not one.moved]
+    parts = moved[:COMPONENTS] or ["no component moved beyond the noise between steps"]
+    if still and moved:
+        parts.append(f"{', '.join(still[:COMPONENTS])} did not")
+    return f"from {steps} the mean reward {_describe_change(move)}: {'; '.join(parts)}"
+
+
+def _describe_change(change: Change | RewardMove) -> str:
+    verb = "rose" if change.after > change.before else "fell"
+    return f"{verb} from {figure(change.before)} to {figure(change.after)}"
 
 
 def figure(value: float) -> str:

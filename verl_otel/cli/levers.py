@@ -112,8 +112,7 @@ def render(run: Explanation, found: Levers) -> str:
     if once:
         lines += ["", "In one step only; verl-otel explain names its cause"]
         lines += [
-            f"{seconds(lever.seconds * len(found.steps)):>9}  in step {lever.only_step}: {wording.describe_lever(lever)}"
-            for lever in once
+            f"{seconds(lever.seconds):>9}  in step {lever.only_step}: {wording.describe_lever(lever)}" for lever in once
         ]
     small = [wording.describe_lever(lever) for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
     slower = [wording.describe_lever(lever) for lever in found.levers if lever.share <= -SMALLEST_SHARE]
@@ -137,3 +136,6 @@ def _describe_steps(found: Levers) -> Iterator[str]:
             f"{count} replayed: {seconds(found.period)} from one to the next, "
             f"{seconds(found.waited)} of it waiting for trajectories."
         )
+    if found.left_out:
+        names = ", ".join("?" if number is None else str(number) for number in found.left_out)
+        yield f"Left out, as much longer than the others: step{'' if len(found.left_out) == 1 else 's'} {names}."

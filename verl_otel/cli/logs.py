@@ -82,6 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CONDITION",
         help="show records for which this holds, such as 'kl > 0.1'; may be repeated",
     )
+    options.add_run_dir(parser)
     parser.add_argument("--last", type=options.positive, metavar="N", help="show the last N records")
     parser.add_argument("--follow", action="store_true", help="go on showing new records, until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, for scripts")

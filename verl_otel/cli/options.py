@@ -31,10 +31,11 @@ _BYTES: Final = {
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})")
 
 
-def add_runs(parser: argparse.ArgumentParser, metavar: str = "RUN") -> None:
-    """Declare the runs that are read: the positional arguments ``folders``."""
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Declare the runs that are read: the positional arguments ``folders``, and ``--run-dir``."""
     text = "folder or id of the run; several for several nodes"
-    parser.add_argument("folders", nargs="*", type=Path, metavar=metavar, help=text)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="RUN", help=text)
+    add_run_dir(parser)
 
 
 def add_json(parser: Any) -> None:
@@ -43,7 +44,7 @@ def add_json(parser: Any) -> None:
 
 
 def add_run_dir(parser: Any) -> None:
-    """Declare ``--run-dir``."""
+    """Declare ``--run-dir``. It takes the place of ``VERL_OTEL_RUN_DIR`` while the command runs."""
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
 
 

@@ -43,7 +43,7 @@ from verl_otel.semconv import attributes as attr
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    options.add_runs(parser, "RUN_DIR")
+    options.add_runs(parser)
     options.add_otlp(parser)
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
@@ -79,6 +79,8 @@ LATE_SHARE: Final = 0.1
 """The trainer noticed the end of the rollouts late if that took this share of the step,"""
 LATE_SECONDS: Final = 0.25
 """and at least this long."""
+LONGEST_NAME: Final = 30
+"""Characters of a name in a table."""
 LATE_LINES: Final = 3
 START_UP_PARTS: Final = 3
 """Parts of the start-up that are listed, the longest first."""
@@ -116,7 +118,7 @@ def _steps_table(run: Explanation, limit: int) -> str:
         shown = tuple(step for index, step in enumerate(shown) if index in kept)
         title += f" (the {limit} slowest of {len(run.steps)})"
     keys = list(dict.fromkeys(phase.key for step in shown for phase in step.phases))
-    rows = [["step", "total", *keys, "no phase", "between"]]
+    rows = [["step", "total", *(show(key, LONGEST_NAME) for key in keys), "no phase", "between"]]
     for step in shown:
         by_key = {phase.key: phase for phase in step.phases}
         cells = [_cell(by_key[key].seconds, by_key[key].share) if key in by_key else "-" for key in keys]
@@ -178,7 +180,9 @@ def _slowest_table(run: Explanation, limit: int) -> str:
 
 def _trajectory_row(trajectory: Trajectory) -> list[str]:
     tools = [part for part in trajectory.parts if part.kind == "tool"]
-    tool_text = ", ".join(f"{part.name} {part.seconds:.2f} ({part.calls}x)" for part in tools[:2]) or "-"
+    tool_text = (
+        ", ".join(f"{show(part.name, LONGEST_NAME)} {part.seconds:.2f} ({part.calls}x)" for part in tools[:2]) or "-"
+    )
     llm = [part for part in trajectory.parts if part.kind == "llm"]
     calls = sum(part.calls for part in llm)
     by_kind = {part.kind: part.seconds for part in trajectory.parts}

@@ -33,9 +33,7 @@ SERVER_PORT: Final = "9090"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "--exporters", metavar="LIST", help="otlp, prometheus, file, console or none, separated by commas"
-    )
+    parser.add_argument("--exporters", metavar="LIST", help=f"{', '.join(config.EXPORTERS)}, separated by commas")
     parser.add_argument("--run-dir", metavar="DIR", help="folder that holds one folder per run")
     parser.add_argument("--run-id", metavar="ID", help="id of the run; use the same one to resume it")
     parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the training command")

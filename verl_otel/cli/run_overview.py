@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from verl_otel.analysis.io import run_files, run_status
 from verl_otel.analysis.model import Event
-from verl_otel.analysis.summary import RUNNING_SECONDS
 from verl_otel.semconv.run_state import RunState
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
@@ -22,6 +21,10 @@ from verl_otel.watchdog import process_reports
 
 MAX_SECONDS = 1e10
 """Largest time in seconds since 1970 that is shown."""
+_RECORDED_ENDS = {state.word for state in RunState}
+"""States that the training recorded itself, with the time of its end."""
+_RECORDS = ("traces-", "metrics-", "open-")
+"""Names of the files with spans and metrics."""
 
 
 class Usage(NamedTuple):
@@ -31,6 +34,8 @@ class Usage(NamedTuple):
     """Bytes of all regular files."""
     written: float
     """Newest modification of a file or folder, in seconds since 1970."""
+    recorded: float
+    """Newest modification of a file with spans or metrics; 0: there is none."""
 
 
 class Overview(NamedTuple):
@@ -50,7 +55,7 @@ class Overview(NamedTuple):
     started: float | None
     """Start of the first attempt, in seconds since 1970."""
     seconds: float | None
-    """Seconds from the start of the first attempt to the end of the last one, or to its last step; while it is running, to its newest file."""
+    """Seconds from the start of the first attempt to the end of the last one; if that is unknown, to the last record; while it is running, to its newest file."""
     size: int
     """Bytes of all files."""
     written: float
@@ -67,6 +72,8 @@ def read(folder: Path) -> Overview:
     times = [_moment(end), *(_moment(training.time) for training in trainings)]
     if state == RunState.RUNNING.word:
         times.append(_moment(usage.written))
+    elif end is None and state not in _RECORDED_ENDS:
+        times.append(_moment(usage.recorded))
     begins = [_moment(first.get("started")), *(_moment(training.began) for training in trainings)]
     started = min((begin for begin in begins if begin is not None), default=None)
     newest = max((moment for moment in times if moment is not None), default=None)
@@ -97,7 +104,7 @@ def find_state(folder: Path, manifest: Mapping[str, Any], written: float) -> str
     """
 
     def is_active() -> bool:
-        return time.time() - written < RUNNING_SECONDS or has_live_process(folder)
+        return time.time() - written < run_status.RUNNING_SECONDS or has_live_process(folder)
 
     return run_status.find_state(manifest, None, _read_events(folder), is_active)
 
@@ -119,15 +126,17 @@ def has_live_process(folder: Path) -> bool:
 
 def measure(folder: Path) -> Usage:
     """Return the size of all files below a folder, and when one was written last. Symbolic links are not followed."""
-    size, written = 0, 0.0
+    size, written, recorded = 0, 0.0, 0.0
     for path in _walk(folder):
         try:
             status = os.lstat(path)
         except OSError:  # it was deleted meanwhile
             continue
         written = max(written, status.st_mtime)
+        if os.path.basename(path).startswith(_RECORDS):  # noqa: PTH119 - as below
+            recorded = max(recorded, status.st_mtime)
         size += status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return Usage(size, written)
+    return Usage(size, written, recorded)
 
 
 def _walk(folder: Path) -> Iterable[str]:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from verl_otel import config
 from verl_otel._internal.printable import counted, show
@@ -156,8 +156,12 @@ def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: froze
     if imported.others and not named:
         others = counted(len(imported.others), "other run")
         print(f"verl-otel: the files have {others}, for example {imported.others[-1]}: give its id", file=sys.stderr)
-    problems = (*imported.problems, *explanation.problems)
+    problems = (*imported.problems, *explanation.problems, NO_SCALARS)
     return explanation._replace(folders=tuple(map(str, files)), problems=problems)
+
+
+NO_SCALARS: Final = "rewards and how the run learned: of such files only the traces are read, which have no scalars"
+"""What is missing in a run from traces."""
 
 
 class Meter:

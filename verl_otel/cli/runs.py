@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from verl_otel import config
-from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import kept_results
+from verl_otel._internal.printable import counted, seconds, show, show_lines
+from verl_otel.analysis import saved_state
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
 from verl_otel.cli.documents.base import fill
@@ -48,6 +48,7 @@ from verl_otel.semconv.run_state import RunState
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="folder that holds one folder per run")
+    options.add_run_dir(parser)
     options.add_json(parser)
     group = parser.add_argument_group("retention")
     group.add_argument("--prune", action="store_true", help="show which runs would be deleted; with --yes, delete them")
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif runs:
         print(render(runs, base))
     if not runs:
-        print(f"verl-otel: {run_folders.describe_none(base)}", file=sys.stderr)
+        print(f"verl-otel: {show_lines(run_folders.describe_none(base), longest=5_000)}", file=sys.stderr)
     return int(not runs)
 
 
@@ -293,7 +294,7 @@ def delete(folder: Path) -> str:
             else:
                 os.unlink(entry.path)  # noqa: PTH108 - an entry of `scandir`
         folder.rmdir()
-        kept_results.forget([folder])
+        saved_state.forget([folder])
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     return ""

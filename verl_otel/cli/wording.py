@@ -11,16 +11,18 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import DeviceTime, Part, Saving, Step, Straggler, Verdict
+from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
+from verl_otel.analysis.trajectory_ends import TrajectoryEnds
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.analysis.verdicts.off_policy import OffPolicy
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.analysis.verdicts.stragglers import Persistence
-from verl_otel.cli.formatting import number
+from verl_otel.analysis.weight_syncs import WeightSync
+from verl_otel.cli.formatting import number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
 EVIDENCE: Final = {
@@ -36,17 +38,36 @@ WASTE: Final = {
     "failed": "of failed trajectories, never trained on",
     "dropped": "never trained on (filtered, stale, or the run ended before)",
     "lost": "lost: their step failed, or the run went on from an earlier checkpoint",
-    "zero_variance": "trained on without a gradient (all scores of their group are equal)",
+    "zero_variance": "trained on without a signal (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }
+ENDS: Final = {
+    "finished": "finished by the model",
+    "length": "cut at the limit of tokens",
+    "turn_limit": "ended at the limit of turns",
+    "timeout": "ended by a time-out",
+    "tool_failed": "ended by the exception of a tool",
+    "failed": "ended by another exception",
+    "aborted": "ended because the engine dropped their last request",
+    "cancelled": "cancelled",
+}
+DROPPED: Final = {
+    "stale": "older than the limit of staleness",
+    "no_signal": "of groups without a signal",
+    "failed": "of failed groups",
+    "surplus": "more than a batch needed",
+    "filtered": "received by a step that trained without them",
+}
 NOTABLE_WASTE: Final = 0.3
-"""Share of tokens without a gradient for which there is advice."""
+"""Share of tokens without a signal for which there is advice."""
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1
 """Time between two steps of at least this share of the step is shown."""
 LISTED_STEPS: Final = 5
 """Maximum number of unexplained steps that are listed; the others are counted."""
+LONGEST_NAME: Final = 80
+"""Characters of a name in a sentence; longer ones are cut, so that the sentence is whole."""
 SMALLEST_ROW: Final = 0.01
 """Rows of less than this share of a step are left out."""
 
@@ -69,6 +90,12 @@ def doing(kind: str, name: str) -> str:
 
 def describe_verdict(verdict: Verdict) -> str:
     """Return a verdict in two sentences: what was slow, and the saving without it."""
+    verdict = verdict._replace(
+        subject=show(verdict.subject, LONGEST_NAME),
+        cause_name=show(verdict.cause_name, LONGEST_NAME),
+        instance=show(verdict.instance, LONGEST_NAME),
+        line=show(verdict.line),
+    )
     waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
@@ -79,8 +106,8 @@ def describe_verdict(verdict: Verdict) -> str:
         else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
     )
     text = sentence.format(
-        subject=show(verdict.subject),
-        Subject=show(verdict.subject).capitalize(),
+        subject=verdict.subject,
+        Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
         Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
@@ -92,7 +119,7 @@ def describe_verdict(verdict: Verdict) -> str:
     )
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"
-    return f"{show(text)} Without that {what} {seconds(verdict.saved)} {by}."
+    return f"{text} Without that {what} {seconds(verdict.saved)} {by}."
 
 
 def _name_late(late: Straggler | Persistence) -> str:
@@ -174,6 +201,19 @@ def describe_first(steps: Sequence[Step]) -> str:
     name = f"Step {number(first)}, the first one," if first is steps[0] else f"Step {number(first)}"
     more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""
     return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
+
+
+def describe_failure(failure: Failure) -> str:
+    """Return the text about a tool, or the reward, whose calls failed in the trajectories of a step."""
+    name = f"{WORK[failure.kind].words} {failure.name}".rstrip()
+    zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
+    calls, trajectories = counted(failure.calls, "call"), counted(failure.trajectories, "trajectory", "trajectories")
+    return show(f"{name}: {calls} in {trajectories}{zero}")
+
+
+def describe_short_rank(short: ShortRank) -> str:
+    """Return the text about a rank that trained on less than the others."""
+    return show(f"rank {short.rank}: {counted(short.samples, 'sample')} in {short.method}, the others {short.usual:g}")
 
 
 def describe_straggler(straggler: Straggler) -> str:
@@ -293,6 +333,23 @@ def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
 def device_seconds(devices: Iterable[DeviceTime]) -> float:
     """Return the sum over all GPUs in seconds."""
     return sum(device.gpus * sum(device.nanoseconds.values()) for device in devices) / 1e9
+
+
+def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
+    """Yield bytes, seconds and parts of a weight sync, on ranks and on replicas."""
+    for sync in syncs:
+        parts = ", ".join(f"{part} {seconds(value)}" for part, value in sync.parts.items())
+        rate = f", {show_bytes(sync.bytes / sync.seconds)} a second" if sync.seconds else ""
+        yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
+
+
+def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
+    """Yield how many trajectories ended in which way, and how many no step trained on; nothing if all were finished by the model."""
+    total = sum(ends.ended.values())
+    rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
+    rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
+    if ends.ended.keys() - {"finished"} or ends.dropped:
+        yield from (f"{number:>7,}  {number / max(1, total):4.0%}  {show(text)}" for number, text in rows if number)
 
 
 def describe_cost(

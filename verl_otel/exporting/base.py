@@ -13,17 +13,21 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import remaining
-from verl_otel.model import Labels, Point
+from verl_otel._version import __version__
+from verl_otel.model import Labels, Point, Scope
+from verl_otel.semconv import SCHEMA_URL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from verl_otel.model import Batch, LogRecord, Resource, Scope
+    from verl_otel.model import Batch, LogRecord, Resource
 
+SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
+"""The scope of everything that verl-otel records itself."""
 
 # -- Metric state: the latest point of every series with a version, so that each exporter reads from its own cursor --
 
@@ -60,6 +64,11 @@ class MetricState:
                 if point.instrument.kind == "gauge":
                     self._history.append((self._version, point))
 
+    @property
+    def version(self) -> int:
+        """The number of the last update."""
+        return self._version
+
     def read(self, since: int = 0) -> tuple[int, list[Point]]:
         """Return the current version and the points that changed after version ``since`` (0: all points)."""
         with self._lock:
@@ -80,6 +89,16 @@ class MetricState:
                     newer.appendleft(point)
             newer.extend(point for version, point in self._points.values() if version > since)
             return self._version, list(newer)
+
+
+# -- The user's own SDK --
+
+
+class GivenProviders(NamedTuple):
+    """Providers of OpenTelemetry that the user has given to the exporter ``sdk``. None: the global one, once it is set."""
+
+    tracer: Any = None
+    meter: Any = None
 
 
 # -- The base class --

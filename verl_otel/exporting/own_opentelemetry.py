@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - its fork hooks must be first: a TracerProvider uses a pool in every child
 import contextlib
-import functools
 import threading
 import time
 from collections import deque
@@ -25,35 +24,31 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.trace import SpanContext
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import call_for, remaining
-from verl_otel._version import __version__
-from verl_otel.exporting.base import Sender
+from verl_otel.exporting.base import SCOPE
+from verl_otel.exporting.sdk_spans import BEGUN, MAX_WAITING, SpanFeeder
 from verl_otel.model import (
     NONE_DROPPED,
     REMOTE,
     SAMPLED,
-    TRACE_FLAGS,
     EventRecord,
     LinkRecord,
     Scope,
     SpanRecord,
     cut,
 )
-from verl_otel.semconv import SCHEMA_URL
 from verl_otel.semconv.metric_names import MAX_LABEL_BYTES
-from verl_otel.semconv.spans import STATUS_ERROR
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-    from verl_otel.exporting.base import MetricState
+    from verl_otel.exporting.base import GivenProviders
     from verl_otel.model import Attributes, Batch, Resource, Scope, SpanRecord
 
 
@@ -136,7 +131,7 @@ class Providers:
     @property
     def user_processors(self) -> tuple[Any, ...]:
         """The span processors that the user has added to the installed provider."""
-        return _others(self.tracer)
+        return list_processors(self.tracer)
 
     @property
     def receivers(self) -> tuple[Any, ...]:
@@ -187,7 +182,7 @@ def after_fork() -> None:
 
     Every measurement takes the locks of the storages, and a thread of the parent may have held them. Readers of the user's are left alone.
     """
-    _BEGUN.clear()  # what the parent had begun it ends, too
+    BEGUN.clear()  # what the parent had begun it ends, too
     meter: Any = _installed.meter if _installed.meter is not None else _installed.attached_to
     consumer = getattr(meter, "_measurement_consumer", None)
     if consumer is None:
@@ -213,6 +208,7 @@ def install(
     *,
     sends_otlp: bool = False,
     list_open: ListOpen | None = None,
+    given: GivenProviders | None = None,
 ) -> Providers:
     """Install global providers where none is set, and attach to those that are.
 
@@ -224,35 +220,46 @@ def install(
         readers: Further metric readers.
         sends_otlp: Whether verl-otel sends by OTLP. A provider of the user's that does so, too, is left alone.
         list_open: Lists our open spans above a span of the user's.
+        given: The providers of the exporter ``sdk``, which waits for those that the user sets: none is installed in their place. None: it is not used.
     """
     providers = Providers()
     sdk_resource = providers.resource = SdkResource(dict(resource.attributes))
     for reader in readers:
         if isinstance(reader, OtlpReader):
             reader.serve(reader.take, sdk_resource)
-    _install_tracer(providers, sdk_resource, id_generator, _Forward(on_span, list_open), sends_otlp=sends_otlp)
-    _install_meter(providers, sdk_resource, on_metrics, readers, sends_otlp=sends_otlp)
+    forward = _Forward(on_span, list_open)
+    _install_tracer(providers, sdk_resource, id_generator, forward, sends_otlp=sends_otlp, given=given)
+    _install_meter(providers, sdk_resource, on_metrics, readers, sends_otlp=sends_otlp, given=given)
     return providers
 
 
 def _install_tracer(
-    providers: Providers, resource: SdkResource, id_generator: Any, forward: _Forward, *, sends_otlp: bool
+    providers: Providers,
+    resource: SdkResource,
+    id_generator: Any,
+    forward: _Forward,
+    *,
+    sends_otlp: bool,
+    given: GivenProviders | None,
 ) -> None:
     """Have the user's spans passed on: by the provider that is installed already, by a new one, or by the user's."""
     tracer = trace.get_tracer_provider()
     if tracer is _installed.tracer:
         providers.tracer = _installed.tracer
     elif isinstance(tracer, trace.ProxyTracerProvider):
+        if given is not None and given.tracer is None:
+            return
         made = TracerProvider(resource=resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
         made.sampler = NoScrapes(made.sampler)
         made.add_span_processor(forward)
         trace.set_tracer_provider(made)
         providers.tracer = _installed.tracer = made
-    elif isinstance(tracer, TracerProvider) and not (sends_otlp and has_otlp_exporter(_processors(tracer))):
-        earlier = [processor for processor in _processors(tracer) if type(processor) is _Forward]
+    elif isinstance(tracer, TracerProvider) and not (sends_otlp and has_otlp_exporter(_list_all_processors(tracer))):
+        earlier = [processor for processor in _list_all_processors(tracer) if type(processor) is _Forward]
         providers.attached = earlier[0] if earlier else forward
         providers.attached.on_span, providers.attached.list_open = forward.on_span, forward.list_open
-        providers.tracer_of_user = tracer
+        if given is None or given.tracer not in (None, tracer):
+            providers.tracer_of_user = tracer
         if not earlier:
             tracer.add_span_processor(forward)
             _put_first(tracer, forward)
@@ -261,8 +268,8 @@ def _install_tracer(
 def _put_first(tracer: Any, forward: _Forward) -> None:
     """Have a provider call our processor before the others, which must have seen a span begin before its children do."""
     both = getattr(tracer, "_active_span_processor", None)
-    if both is not None and forward in _processors(tracer):
-        both._span_processors = (forward, *_others(tracer))
+    if both is not None and forward in _list_all_processors(tracer):
+        both._span_processors = (forward, *list_processors(tracer))
 
 
 def _install_meter(
@@ -272,6 +279,7 @@ def _install_meter(
     readers: tuple[Any, ...],
     *,
     sends_otlp: bool,
+    given: GivenProviders | None,
 ) -> None:
     """Have the user's instruments collected: by the provider that is installed already, by a new one, or by the user's."""
     meter: Any = metrics.get_meter_provider()
@@ -284,7 +292,10 @@ def _install_meter(
         return
     reader = PullReader()
     reader.serve(on_metrics, resource)
-    if type(meter).__name__ == "_ProxyMeterProvider":  # the API does not export the class
+    is_unset = type(meter).__name__ == "_ProxyMeterProvider"  # the API does not export the class
+    if is_unset and given is not None and given.meter is None:
+        return
+    if is_unset:
         providers.meter = MeterProvider(resource=resource, metric_readers=[reader, *readers], shutdown_on_exit=False)
         metrics.set_meter_provider(providers.meter)
     elif can_attach(meter) and not (sends_otlp and has_otlp_exporter(find_readers(meter))):
@@ -342,6 +353,19 @@ def _exchange_readers(installed: Providers, readers: tuple[Any, ...]) -> tuple[A
     return readers
 
 
+def without_ours(data: Any) -> Any:
+    """Return the user's metrics without those that the exporter ``sdk`` has given to the same provider: our exporters have them already."""
+    if data is None or all(
+        scope.scope.name != SCOPE.name for each in data.resource_metrics for scope in each.scope_metrics
+    ):
+        return data
+    groups = []
+    for group in data.resource_metrics:
+        scopes = [scope for scope in group.scope_metrics if scope.scope.name != SCOPE.name]
+        groups += [replace(group, scope_metrics=scopes)] if scopes else []
+    return replace(data, resource_metrics=groups)
+
+
 class PullReader(MetricReader):
     """Collects the user's instruments on request, without a thread of its own."""
 
@@ -351,6 +375,7 @@ class PullReader(MetricReader):
         self._resource = resource
 
     def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ARG002
+        metrics_data = without_ours(metrics_data)
         if metrics_data is None or not metrics_data.resource_metrics:
             return
         from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
@@ -426,78 +451,6 @@ class _Ids(IdGenerator):
 
 ListOpen = Callable[[Any], Sequence["SpanRecord"]]
 """Returns the records of the open, sampled spans of verl-otel from the root of their trace to a given one; none if it is not ours."""
-MAX_BEGUN: Final = 10_000
-"""Spans that the user's processors have seen begin and not end; the oldest are forgotten beyond it."""
-
-
-class _Begun(Span):
-    """A span of ours as the user's processors have seen it begin; they may have written to it."""
-
-
-class BegunSpans:
-    """Our open spans whose begin the user's span processors were notified of, since a span of the user's began below them.
-
-    Some processors record a span only if they have seen the begin of its trace: MLflow's on the global provider would drop every span below
-    one of ours (mlflow/mlflow#19035).
-    """
-
-    def __init__(self) -> None:
-        self._spans: dict[int, _Begun] = {}
-
-    def __contains__(self, span_id: int) -> bool:
-        return span_id in self._spans
-
-    def __len__(self) -> int:
-        return len(self._spans)
-
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._spans.clear()
-
-    def begin(self, record: SpanRecord, resource: Any, processors: Iterable[Any]) -> None:
-        """Tell processors of the begin of a span, once."""
-        if record.span_id in self._spans:
-            return
-        parent = (
-            _context(record.trace_id, record.parent_id, record.trace_state, record.flags) if record.parent_id else None
-        )
-        context = _context(record.trace_id, record.span_id, record.trace_state, record.flags & TRACE_FLAGS)
-        span = _Begun(
-            record.name,
-            context,
-            parent,
-            resource=resource,
-            attributes=dict(record.attributes),
-            kind=SpanKind(record.kind - 1),
-            instrumentation_scope=InstrumentationScope("verl_otel", __version__, SCHEMA_URL),
-        )
-        span.start(record.start_ns)
-        self._spans[record.span_id] = span
-        while len(self._spans) > MAX_BEGUN:
-            self._spans.pop(next(iter(self._spans)), None)
-        for processor in processors:
-            with error_boundary.suppress_errors("user exporter"):
-                processor.on_start(span, None)
-
-    def end(self, record: SpanRecord) -> ReadableSpan | None:
-        """Return a span that has ended, with what the processors have written to it; None if none has seen it begin."""
-        span = self._spans.pop(record.span_id, None)
-        if span is None:
-            return None
-        span.set_attributes(dict(record.attributes))
-        for event in record.events:
-            span.add_event(event.name, dict(event.attributes), event.time_ns)
-        for link in record.links:
-            span.add_link(_context(link.trace_id, link.span_id, link.trace_state, link.flags), dict(link.attributes))
-        if record.status:
-            span.set_status(
-                Status(StatusCode(record.status), (record.message or None) if record.status == STATUS_ERROR else None)
-            )
-        span.end(record.end_ns)
-        return span._readable_span()
-
-
-_BEGUN: Final = BegunSpans()
 
 
 class _Forward(SpanProcessor):
@@ -516,7 +469,7 @@ class _Forward(SpanProcessor):
                 return
             followers = _followers(trace.get_tracer_provider())
             for record in list_open(parent) if followers else ():
-                _BEGUN.begin(record, span.resource, followers)
+                BEGUN.begin(record, span.resource, followers)
 
     def on_end(self, span: ReadableSpan) -> None:
         on_span = self.on_span
@@ -529,18 +482,18 @@ class _Forward(SpanProcessor):
         return True
 
 
-def _processors(provider: Any) -> tuple[Any, ...]:
+def _list_all_processors(provider: Any) -> tuple[Any, ...]:
     return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
 
 
-def _others(provider: Any) -> tuple[Any, ...]:
+def list_processors(provider: Any) -> tuple[Any, ...]:
     """Return the span processors of a provider that are not ours."""
-    return tuple(processor for processor in _processors(provider) if type(processor) is not _Forward)
+    return tuple(processor for processor in _list_all_processors(provider) if type(processor) is not _Forward)
 
 
 def _followers(provider: Any) -> tuple[Any, ...]:
     """Return the span processors of a provider that do something when a span begins. Those of the SDK only export."""
-    return tuple(each for each in _others(provider) if not type(each).on_start.__module__.startswith(_SDK))
+    return tuple(each for each in list_processors(provider) if not type(each).on_start.__module__.startswith(_SDK))
 
 
 def _record(span: ReadableSpan) -> SpanRecord:
@@ -664,43 +617,10 @@ class UserMetricsThread:
         self.cpu_seconds += time.thread_time() - begin
 
 
-MAX_WAITING: Final = 10_000
-"""Spans that may wait for the user's processors."""
-
-
-def make_readable(span: SpanRecord, resource: Any, scope: Scope) -> ReadableSpan:
-    """Return a record as a span of the SDK.
-
-    Args:
-        span: An ended span.
-        resource: The SDK's ``Resource`` of this process.
-        scope: The scope of verl-otel.
-    """
-    parent = _context(span.trace_id, span.parent_id, span.trace_state, span.flags) if span.parent_id else None
-    return ReadableSpan(
-        span.name,
-        _context(span.trace_id, span.span_id, span.trace_state, span.flags & TRACE_FLAGS),
-        parent,
-        resource,
-        dict(span.attributes),
-        [Event(event.name, dict(event.attributes), event.time_ns) for event in span.events],
-        [
-            Link(_context(link.trace_id, link.span_id, link.trace_state, link.flags), dict(link.attributes))
-            for link in span.links
-        ],
-        SpanKind(span.kind - 1),  # OTLP counts from 1
-        status=Status(StatusCode(span.status), (span.message or None) if span.status == STATUS_ERROR else None),
-        start_time=span.start_ns,
-        end_time=span.end_ns,
-        instrumentation_scope=InstrumentationScope(scope.name, scope.version, scope.schema_url),
-    )
-
-
-class OwnOpenTelemetry(Sender):
+class OwnOpenTelemetry(SpanFeeder):
     """Connects a session with the user's own OpenTelemetry.
 
-    Sampled spans of verl-otel go to the user's span processors on a thread of its own, since processors may block. It starts with the first
-    processor that is added to our provider.
+    Sampled spans of verl-otel go to the span processors that the user has added to our provider. The thread starts with the first one.
 
     Args:
         providers: The installed providers.
@@ -711,15 +631,9 @@ class OwnOpenTelemetry(Sender):
     name = "user"
 
     def __init__(self, providers: Providers, metrics: UserMetricsThread, capacity: int = MAX_WAITING) -> None:
-        super().__init__()
+        super().__init__(capacity)
         self.metrics = metrics
         self._providers = providers
-        self._capacity = capacity
-        self._waiting: deque[SpanRecord] = deque()
-
-    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
-        """Set the scope of the spans."""
-        self._scope = scope
 
     @property
     def readers(self) -> tuple[Any, ...]:
@@ -733,7 +647,8 @@ class OwnOpenTelemetry(Sender):
 
     def _serve(self) -> bool:
         """Start the thread if the user has span processors; return whether it runs."""
-        if self._thread is None and (self._providers.user_processors or len(_BEGUN)):
+        providers = self._providers
+        if self._thread is None and (providers.user_processors or (providers.tracer_of_user and len(BEGUN))):
             try:
                 self._start()
             except RuntimeError as error:  # no more threads
@@ -752,16 +667,8 @@ class OwnOpenTelemetry(Sender):
         if (
             self._providers.tracer is None
         ):  # spans of ours go to no provider of the user's, but for what it has seen begin
-            spans = [span for span in spans if span.span_id in _BEGUN]
-        self._waiting.extend(spans)
-        dropped = 0
-        while len(self._waiting) > self._capacity:
-            with contextlib.suppress(IndexError):  # the thread has taken the rest
-                self._waiting.popleft()
-                dropped += 1
-        self.drop("spans", dropped, "queue full")
-        if spans:
-            self._wake.set()
+            spans = [span for span in spans if span.span_id in BEGUN]
+        self._put(spans)
 
     def begin_flush(self, deadline: float) -> None:
         """Start to flush the user's processors, which takes place while our exporters are flushed."""
@@ -771,37 +678,20 @@ class OwnOpenTelemetry(Sender):
     def close(self, deadline: float) -> None:
         """Flush, stop, count the rest as dropped, and leave the providers of the user's."""
         super().close(deadline)
-        left = len(self._waiting)
-        self._waiting.clear()
-        self.drop("spans", left, "not sent before exit")
         self._providers.detach(remaining(deadline))
 
     def after_fork(self) -> None:
         """Let the user's instruments measure in a forked child."""
         after_fork()
 
-    def _send(self, *, is_flush: bool) -> bool:
-        self._forward()
-        deadline = self._deadline
-        if is_flush and deadline is not None:
-            with error_boundary.suppress_errors("user exporter"):
-                self._providers.flush(remaining(deadline))
-        return True
+    def _receivers(self) -> tuple[Any, ...]:
+        return self._providers.receivers
 
-    def _forward(self) -> None:
-        while self._waiting:
-            try:
-                span = self._waiting.popleft()
-            except IndexError:  # it was dropped to make room
-                return
-            try:
-                readable = _BEGUN.end(span) or make_readable(span, self._providers.resource, self._scope)
-            except Exception:
-                self.drop("spans", 1, "cannot be encoded")
-                continue
-            for processor in self._providers.receivers:
-                with error_boundary.suppress_errors("user exporter"):
-                    processor.on_end(readable)
+    def _sdk_resource(self) -> Any:
+        return self._providers.resource
+
+    def _flush_receivers(self, seconds: float) -> None:
+        self._providers.flush(seconds)
 
 
 def attach(
@@ -812,22 +702,11 @@ def attach(
     *,
     sends_otlp: bool,
     list_open: ListOpen | None = None,
+    given: GivenProviders | None = None,
 ) -> OwnOpenTelemetry:
     """Install providers or attach to those that are set; arguments as of `install`."""
     thread = UserMetricsThread()
     providers = install(
-        resource, id_generator, on_span, thread.put, readers, sends_otlp=sends_otlp, list_open=list_open
+        resource, id_generator, on_span, thread.put, readers, sends_otlp=sends_otlp, list_open=list_open, given=given
     )
     return OwnOpenTelemetry(providers, thread)
-
-
-def _context(trace_id: int, span_id: int, trace_state: str, flags: int) -> SpanContext:
-    return SpanContext(
-        trace_id, span_id, bool(flags & REMOTE), TraceFlags(SAMPLED | flags & TRACE_FLAGS), _read_state(trace_state)
-    )
-
-
-@functools.lru_cache(maxsize=64)
-def _read_state(text: str) -> TraceState:
-    """Return a parsed trace state; a process has a handful of them."""
-    return TraceState.from_header([text]) if text else TraceState()

@@ -326,6 +326,9 @@ def _prepare(data: Any) -> Any:
     """Return the user's metrics as the reader of the SDK can show them: see `make_reader`."""
     from opentelemetry.sdk.metrics.export import ExponentialHistogram
 
+    from verl_otel.exporting.own_opentelemetry import without_ours
+
+    data = without_ours(data)
     if data is None:
         return None
     shared = _shared_names(data)

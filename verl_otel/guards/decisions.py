@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.guards.wording import describe
-from verl_otel.health.conditions import Condition, make_conditions
+from verl_otel.health.conditions import Condition, make_conditions, make_silent_conditions
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv.scalar_keys import BY_NAME, VALIDATION, find_keys
 
@@ -165,18 +165,17 @@ class Guards:
     Args:
         conditions: Conditions that stop the training.
         best: The scalar of the best checkpoint; None: none is kept.
+        silent: Conditions that are reported, and stop nothing.
     """
 
-    def __init__(self, conditions: list[Condition], best: BestMetric | None = None) -> None:
+    def __init__(
+        self, conditions: list[Condition], best: BestMetric | None = None, silent: Sequence[Condition] = ()
+    ) -> None:
         self._conditions = conditions
+        self._silent = silent
         self.best: Final = best
         self._is_best_known = False
         """Whether the scalar of the best checkpoint was among those of a step, or was reported as missing."""
-
-    @property
-    def active(self) -> bool:
-        """Whether anything is switched on."""
-        return bool(self._conditions or self.best or _callbacks)
 
     def observe(self, step: int, values: Mapping[str, float]) -> Decision:
         """Add the scalars of a step and return what they ask for. The first condition that holds is the one that stops."""
@@ -185,6 +184,7 @@ class Guards:
             for condition in self._conditions
             if (finding := condition.observe(step, values)) is not None
         ]
+        seen = [found for condition in self._silent if (found := condition.observe(step, values)) is not None]
         record = Record(step, _add_names(values) if _callbacks else values)
         for callback in tuple(_callbacks):
             try:
@@ -198,7 +198,8 @@ class Guards:
         if self.best is not None:
             value = self.best.read(values)
             self._look_for(self.best, step, values)
-        return Decision(stops[0] if stops else None, record.wants_checkpoint, value, tuple(record.alerts))
+        alerts = (*map(describe, seen), *record.alerts)
+        return Decision(stops[0] if stops else None, record.wants_checkpoint, value, alerts)
 
     def _look_for(self, best: BestMetric, step: int, values: Mapping[str, float]) -> None:
         """Log once if a step does not have the scalar of the best checkpoint; a score of a validation is expected at steps that validate."""
@@ -232,4 +233,5 @@ def _add_names(values: Mapping[str, float]) -> dict[str, float]:
 
 def make_guards(thresholds: Mapping[str, float] = DEFAULTS, *, best_checkpoint: str, **steps: int) -> Guards:
     """Return the guards of a configuration; see `make_conditions` for the steps, and `BestMetric`."""
-    return Guards(make_conditions(thresholds, **steps), BestMetric(best_checkpoint) if best_checkpoint else None)
+    best = BestMetric(best_checkpoint) if best_checkpoint else None
+    return Guards(make_conditions(thresholds, **steps), best, make_silent_conditions(thresholds))

@@ -18,6 +18,7 @@ _TEXTS: Final = {
     "reward_range": "the mean reward {value:.3g} is {side} {limit:g}",
     "entropy": "entropy {value:.3g} is below {limit:g}, after it was {before:.3g}",
     "truncated": "{value:.0%} of the responses were cut off at the limit of tokens, more than {limit:.0%}",
+    "rollout_gap": "the engine's probabilities differ from the trainer's by {value:.3g} in the mean, after {before:.3g} in the steps before",
     "equal_scores": "all scores of the step were {value:.3g}",
 }
 """By kind of finding."""

@@ -12,10 +12,10 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from verl_otel.health.recent_past import SMOOTHED, LearningProgress
+from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, SMOOTHED, LearningProgress
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv.scalar_keys import PPO, REFERENCE_KL, REWARDS, ROLLOUT
 
@@ -34,7 +34,7 @@ _RECENT: Final = 100
 """Steps from which the noise is estimated."""
 LEVEL: Final = 20
 """Steps whose mean is what a run has reached: rewards that are rarely above 0 reach a high mean of five by chance."""
-_DIFFERENCE: Final = math.sqrt(math.pi) / 2
+DIFFERENCE: Final = math.sqrt(math.pi) / 2
 """Standard deviation of independent normal values per mean absolute difference of two of them (von Neumann et al., The Mean Square Successive
 Difference, 1941, has the squared form). A median would be 0 for rewards of 0 and 1."""
 
@@ -155,7 +155,7 @@ class RewardFall:
 
     def _find_noise(self) -> float:
         """Return the standard deviation between steps, that of the last ones or of the run, whichever is larger."""
-        return _DIFFERENCE * max(fmean(self._differences), self._total / (self._count - 1))
+        return DIFFERENCE * max(fmean(self._differences), self._total / (self._count - 1))
 
 
 class Plateau:
@@ -221,6 +221,30 @@ def make_conditions(
 (ENTROPY, *_OTHER_ENTROPY) = PPO["entropy"]
 (CUT,) = ROLLOUT["response_clip_ratio"]
 SCORES: Final = ("critic/score/min", "critic/score/max")
+(GAP,) = PPO["rollout_probs_diff_mean"]
+
+
+class GapJump:
+    """Checks whether the engine's probabilities differ from the trainer's much more than in the steps before.
+
+    Weights that a sync did not move, or a prefix cache that was not cleared, are not visible otherwise: nothing is slow, and the version is right.
+
+    Args:
+        thresholds: ``rollout_gap`` and ``rollout_gap_factor``.
+    """
+
+    def __init__(self, thresholds: Mapping[str, float]) -> None:
+        self._level, self._factor = thresholds["rollout_gap"], thresholds["rollout_gap_factor"]
+        self._before: deque[float] = deque(maxlen=BEFORE)
+
+    def __call__(self, _step: int, scalars: Scalars) -> Seen | None:
+        """Add a step; return what was seen."""
+        value = scalars.get(GAP, math.nan)
+        if not math.isfinite(value):
+            return None
+        usual = median(self._before) if len(self._before) >= MIN_BEFORE else math.nan
+        self._before.append(value)
+        return Seen(GAP, value, self._level, usual) if value > self._level and value > self._factor * usual else None
 
 
 class ZeroReward:
@@ -288,7 +312,12 @@ def make_alert_conditions(thresholds: Mapping[str, float]) -> list[Condition]:
         ("truncated", "response_steps", functools.partial(check_cut, thresholds)),
     )
     found = [Condition(kind, steps, check) for kind, name, check in rows if (steps := count_steps(thresholds, name))]
-    return [*found, Condition("equal_scores", 1, check_scores)]
+    return [*found, *make_silent_conditions(thresholds), Condition("equal_scores", 1, check_scores)]
+
+
+def make_silent_conditions(thresholds: Mapping[str, float]) -> list[Condition]:
+    """Return the conditions under which a training goes on as before and learns something wrong. Nobody wants that, so they are always on."""
+    return [Condition("rollout_gap", 1, GapJump(thresholds))]
 
 
 def count_steps(thresholds: Mapping[str, float], name: str) -> int:

@@ -28,6 +28,7 @@ from verl_otel.health.conditions import (
 )
 from verl_otel.health.profiles import Profile
 from verl_otel.health.recent_past import MIN_VALUES, WINDOW, LearningProgress, measure_trend
+from verl_otel.health.reward_move import RewardMove, find_components, find_move
 from verl_otel.semconv.scalar_keys import CORE_VALIDATION, PPO, REFERENCE_KL, REWARDS, ROLLOUT, TRAINING, Keys
 
 
@@ -40,7 +41,17 @@ LEARNING: Final[dict[str, Keys]] = {
     "score_mean": ROLLOUT["score_mean"],
     "kl_div": PPO["kl_div"],
     "kl_reference": REFERENCE_KL,
-    **_select(PPO, "entropy", "policy_loss", "value_loss", "grad_norm", "value_grad_norm", "clip_ratio", "rollout_kl"),
+    **_select(
+        PPO,
+        "entropy",
+        "policy_loss",
+        "value_loss",
+        "grad_norm",
+        "value_grad_norm",
+        "clip_ratio",
+        "rollout_kl",
+        "rollout_probs_diff_mean",
+    ),
     "staleness": ("training/off_policy/trajectory_staleness/mean",),
     "stale_samples": ("fully_async/count/stale_samples_processed",),
     "trainer_idle_ratio": ("fully_async/trainer/idle_ratio",),
@@ -115,11 +126,13 @@ class Learning(NamedTuple):
     profile: Profile
     steps: int
     signals: tuple[Signal, ...]
-    """Those of `SIGNALS`, in this order, then the scores of validations."""
+    """Those of `SIGNALS`, in this order, then the components of the reward, then the scores of validations."""
     troubles: tuple[Trouble, ...]
     """In the order of the steps at which they were first noticed."""
     progress: Progress | None
     """None: fewer than five steps have a reward."""
+    move: RewardMove | None
+    """The largest move of the mean reward, with its components; None: it has none, or did not move."""
     cut: float | None
     """Share of the last responses that were cut off, where the profile has no limit for it and the stricter one has a lower one."""
 
@@ -148,14 +161,16 @@ def judge(steps: Sequence[tuple[int, Scalars]], profile: Profile) -> Learning:
     if "score_mean" in signals and signals["score_mean"][2:] == signals["reward_mean"][2:]:
         del signals["score_mean"]
     scores = dict.fromkeys(key for _, values in steps for key in values if key.startswith(CORE_VALIDATION))
-    scored = [signal for key in scores if (signal := _follow(steps, key, (key,))) is not None]
+    others = [*find_components(steps), *scores]
+    followed = [signal for key in others if (signal := _follow(steps, key, (key,))) is not None]
     cut = next((signal.end for signal in signals.values() if signal.key == CUT), 0.0)
     return Learning(
         profile,
         len(steps),
-        (*signals.values(), *scored),
+        (*signals.values(), *followed),
         tuple(sorted(troubles.values(), key=lambda trouble: trouble.first.step)),
         _measure_progress(steps, limits),
+        find_move(steps, find_window(len(steps))),
         cut if math.isnan(limits["response_cut"]) and cut > CUT_LIMIT[1] else None,
     )
 

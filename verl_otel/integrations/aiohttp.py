@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """aiohttp: HTTP calls of rewards carry ``traceparent`` and are client spans, by OpenTelemetry's own instrumentation with restrictions.
 
-It is switched on only in processes that make such calls, by the code that makes them.
+It is switched on only in processes that make such calls, by the code that makes them; with ``VERL_OTEL_AIOHTTP=all`` by the first session of a
+process, for the calls of tools and agent loops.
 
-* A call without a current span creates no span and no header: only rewards are of interest.
+* A call without a current span creates no span and no header: what belongs to no trace is of no interest.
 * It records no metrics: they are not in the catalogue.
 * It records no query string, and no exception message unless content is captured: they may hold prompts, answers and keys.
 
@@ -14,6 +15,9 @@ and made current around each request.
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
@@ -22,6 +26,7 @@ from verl_otel.integrations.patch import Hook, argument, register
 from verl_otel.integrations.spans import OPENERS, open_provider
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.state import RECORDER
+from verl_otel.session import current_session
 
 _WORKERS: Final = ("RewardLoopWorker", "RewardComputeWorker")
 """Actors of verl that compute rewards. The second one is pickled by value and cannot be patched."""
@@ -143,7 +148,30 @@ HOOKS: Final = (
 )
 
 
+def _switch_on_at_first(original: Callable[..., None]) -> Callable[..., None]:
+    """Return ``ClientSession.__init__`` that switches the instrumentation on, also for the session that is being made."""
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        was_on = Client.on
+        switch_on()
+        if Client.on and not was_on:  # the instrumentation has replaced the method around this one
+            sys.modules["aiohttp"].ClientSession.__init__(self, *args, **kwargs)
+        else:
+            original(self, *args, **kwargs)
+
+    return init
+
+
+SESSIONS: Final = (
+    Hook.wrapping("aiohttp", "ClientSession.__init__", _switch_on_at_first, "HTTP calls carry no trace context"),
+)
+
+
 def install() -> None:
     """Register the hooks. Nothing is imported before the first hook runs."""
     register(HOOKS)
     OPENERS["compute_score"] = watch_call
+    current = current_session()
+    if current is not None and current.config.aiohttp == "all":
+        register(SESSIONS)

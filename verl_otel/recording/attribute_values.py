@@ -12,6 +12,7 @@ Classes are compared by ``issubclass(type(value), ...)``: ``isinstance`` reads t
 from __future__ import annotations
 
 import enum
+import errno
 import re
 import sys
 from collections import deque
@@ -106,6 +107,10 @@ MAX_INNER: Final = 256
 """Characters of a text inside a nested sequence or a dictionary."""
 OTHER_NAME: Final = "_OTHER"
 """OpenTelemetry's value for a name outside a known set."""
+_OF_RAY: Final = "ray.exceptions"
+"""Module of the exceptions that stand for one in another process, which is their ``cause``."""
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+"""Codes of errors without a class of their own: a disk, or the share of a user, is full."""
 
 _ERROR_NAME: Final = re.compile(r"[\w.<>]{1,256}")
 
@@ -136,7 +141,7 @@ def _coerce_sequence(values: Any) -> AttributeValue:
     if kinds == {int, float}:
         return tuple(float(item) for item in items)  # type: ignore[arg-type]  # both are numbers
     if len(kinds) == 1 and str not in kinds:
-        return tuple(items)  # type: ignore[return-value]  # one kind of primitive
+        return tuple(items)  # type: ignore[arg-type]  # one kind of primitive
     return _fit_texts([item if type(item) is str else to_text(item) for item in items])
 
 
@@ -312,12 +317,17 @@ def error_name(error: BaseException) -> str:
     """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module).
 
     Names that are too long or not identifiers become ``_OTHER``: code that a model wrote may define classes, and the name becomes a label.
-    Never raises.
+    What Ray raises for an exception in another process is named by that exception, and a full disk by its error code. Never raises.
     """
-    kind = type(error)
     try:
+        if any(base.__module__ == _OF_RAY for base in type(error).__mro__):
+            cause = getattr(error, "cause", None)
+            error = cause if issubclass(type(cause), BaseException) else error  # type: ignore[assignment]  # as just seen
+        kind = type(error)
         module, name = kind.__module__, kind.__qualname__
         full_name = name if module == "builtins" else f"{module}.{name}"
+        if type(error) is OSError and error.errno in _NO_SPACE:
+            full_name = f"{name}.{errno.errorcode[error.errno]}"
         return full_name if _ERROR_NAME.fullmatch(full_name) else OTHER_NAME
     except Exception as failure:
         error_boundary.may_propagate(failure)

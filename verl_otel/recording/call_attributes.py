@@ -35,16 +35,30 @@ def extract_batch(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
 
 
 def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
-    """Data source and score or scores of a reward function.
+    """Data source, score or scores, and components of a reward function.
 
     Knows a number, a mapping with ``score`` or ``reward_score``, a tuple that begins with the score, and a list or 1-dim
-    array of scores.
+    array of scores. The other numbers of a mapping are components.
     """
-    return {attr.DATA_SOURCE: arguments.get("data_source"), **_scores(result)}
+    fields = read_components(result) if isinstance(result, Mapping) else ()
+    return {attr.DATA_SOURCE: arguments.get("data_source"), **_scores(result), attr.REWARD_FIELDS: fields or None}
+
+
+SCORES: Final = ("score", "reward_score", "reward", "scores")
+"""Keys of a mapping that have the score; the first one that is there counts."""
+MAX_COMPONENTS: Final = 16
+"""Numbers beside the score that are kept of one reward."""
+
+
+def read_components(result: Mapping[Any, Any]) -> tuple[str, ...]:
+    """Return the numbers that a reward function returned beside the score, as ``name=number``."""
+    score = next((key for key in SCORES if result.get(key) is not None), None)
+    found = ((name, to_number(value)) for name, value in list(result.items())[:MAX_COMPONENTS] if name != score)
+    return tuple(f"{to_name(name)}={float(number)!r}" for name, number in found if number is not None)
 
 
 def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
-    """Tokens, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
+    """Tokens, those of the input that were cached, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
     prompt_ids = arguments.get("prompt_ids")
     token_ids = _member(result, "token_ids")
     usage = _member(result, "usage") if prompt_ids is None or token_ids is None else None
@@ -54,9 +68,19 @@ def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     return {
         attr.GEN_AI_INPUT_TOKENS: _member(usage, "prompt_tokens") if prompt_ids is None else _size(prompt_ids),
         attr.GEN_AI_OUTPUT_TOKENS: _member(usage, "completion_tokens") if token_ids is None else _size(token_ids),
+        attr.GEN_AI_CACHED_TOKENS: _cached_tokens(result),
         attr.GEN_AI_FINISH_REASONS: (to_name(reason),) if reason is not None else None,
         attr.PREEMPTIONS: to_number(_member(result, "num_preempted")),
     }
+
+
+def _cached_tokens(result: Any) -> float | None:
+    """Return the input tokens that were in the engine's cache: of OpenAI's usage, of vLLM's output, or as verl passes that on."""
+    details = _member(_member(result, "usage"), "prompt_tokens_details")
+    found = (_member(part, name) for part, name in (
+        (details, "cached_tokens"), (_member(result, "extra_fields"), "num_cached_tokens"), (result, "num_cached_tokens")
+    ))  # fmt: skip
+    return to_number(next((tokens for tokens in found if tokens is not None), None))
 
 
 def extract_trajectory(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
@@ -142,7 +166,7 @@ def _metrics_of(result: Any) -> Mapping[str, Any]:
 
 def _scores(result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
-        return _scores(first(result, "score", "reward_score", "reward", "scores"))
+        return _scores(first(result, *SCORES))
     if isinstance(result, tuple) and result:
         return _scores(result[0])
     number = to_number(result)

@@ -83,13 +83,15 @@ def collect(*, wait: float = -1) -> Batch | None:
         with error_boundary.suppress_errors("own trajectories"):
             own_loop.report()
         points = series.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))
+        values = series.take_values()
         scalars = state.take(RECORDER.pending_points)
     finally:
         lock.release()
     if RECORDER.convention_aliases:
         points.extend(convention_aliases.make_aliases(points))
+        values.extend(convention_aliases.make_aliases(values))
     points.extend(scalars)
-    return Batch(now, tuple(kept), tuple(points), read_open())
+    return Batch(now, tuple(kept), tuple(points), read_open(), values=tuple(values))
 
 
 def collect_observed(batch: Batch, metrics: frozenset[str] = frozenset(), hardware: Iterable[Observed] = ()) -> Batch:

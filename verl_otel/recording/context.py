@@ -13,7 +13,7 @@ import os
 import random
 import struct
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
@@ -26,12 +26,14 @@ class ContextAccess:
     context variables cannot be pickled, and Ray pickles by value what a user defines in ``__main__``.
     """
 
-    __slots__ = ("get", "invalid", "key", "private", "reset", "set", "span_of")
+    __slots__ = ("get", "invalid", "key", "private", "read", "reset", "set", "span_of")
 
     get: Callable[[], Any]
     """Return the current context."""
     set: Callable[[Any], Any]
     """Make a context current and return a token."""
+    read: Callable[[Context], Any]
+    """Return the current context of a task or a thread, from its context variables; None: unknown."""
     reset: Callable[[Any], None]
     """Restore the context before a token. Raises `ValueError` in another task or thread than the one that set it."""
     key: str
@@ -69,11 +71,13 @@ def load() -> None:
     access.private = isinstance(variable, ContextVar)
     if isinstance(variable, ContextVar):
         access.get, access.set, access.reset = variable.get, variable.set, variable.reset
+        access.read = lambda variables: variables.get(variable)
     else:
         # Not `context.detach`: it logs a failure and does not raise it.
         runtime = getattr(context, "_RUNTIME_CONTEXT", None)
         access.get, access.set = context.get_current, context.attach
         access.reset = runtime.detach if runtime is not None else context.detach
+        access.read = lambda _: None
     access.span_of = trace.get_current_span
     access.invalid = trace.INVALID_SPAN
     from verl_otel.recording.span import Span

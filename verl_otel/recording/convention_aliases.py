@@ -4,16 +4,16 @@
 
 Switched on by ``OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental``. The points are copied when they are collected, so that the code
 that records pays nothing. What has no name of ``verl.`` has the name of the conventions only, and is not here.
-Source: semantic-conventions-genai at commit `FOLLOWED`, before its release 0.1.0.
+Source: semantic-conventions-genai, release 0.1.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from verl_otel._internal import error_boundary
-from verl_otel.model import Instrument, Labels, Point
+from verl_otel.model import Instrument, Labels, Point, Values
 from verl_otel.recording.series import INSTRUMENTS
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -22,10 +22,11 @@ from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
 
-FOLLOWED: Final = "024a4f944a1291fcb627c9c47da69e79868dd15e"
-"""Commit of the conventions whose names are followed."""
 CONVERSATION_VERBS: Final = frozenset({"trajectory", "llm", "tool"})
 """Spans that get ``gen_ai.conversation.id``."""
+
+
+_Aliased = TypeVar("_Aliased", Point, Values)
 
 
 class _Alias(NamedTuple):
@@ -42,11 +43,11 @@ _ALIASES: Final = {
 }
 
 
-def make_aliases(points: Iterable[Point]) -> list[Point]:
-    """Return the same points under the names of the conventions; points without such a name are left out.
+def make_aliases(points: Iterable[_Aliased]) -> list[_Aliased]:
+    """Return the same points, or values, under the names of the conventions; those without such a name are left out.
 
     Args:
-        points: Points of a collection. Their values are cumulative, so a copy is the state of the second series.
+        points: Points or values of a collection. Their values are cumulative, so a copy is the state of the second series.
     """
     return [
         point._replace(instrument=alias.instrument, labels=_rename(point.labels, alias.renamed))

@@ -21,7 +21,16 @@ from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import count_groups, describe_tail, measure_waits, record_groups, sum_scores
+from verl_otel.recording.step_statistics import (
+    count_groups,
+    describe_tail,
+    make_component_points,
+    measure_components,
+    measure_waits,
+    parse_components,
+    record_groups,
+    sum_scores,
+)
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.run_state import RunState
@@ -100,7 +109,10 @@ class StepSummary(NamedTuple):
 class Inside:
     """What the ended spans inside of one trajectory say about it."""
 
-    __slots__ = ("calls", "generated", "llm", "preemptions", "prompt", "reward", "score", "source", "tool", "turns")
+    __slots__ = (
+        "calls", "components", "failed_tool", "generated", "llm", "preemptions", "prompt", "reasons", "reward", "score", "source", "tool",
+        "turns",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.llm = self.tool = self.reward = 0.0
@@ -116,6 +128,12 @@ class Inside:
         self.preemptions: float | None = None
         self.score: float | None = None
         self.source = ""
+        self.components: dict[str, float] = {}
+        """Of its rewards; see `step_statistics.parse_components`."""
+        self.failed_tool = ""
+        """Exception of the last tool that failed."""
+        self.reasons: AttributeValue | None = None
+        """Finish reasons of the last LLM call."""
 
     def facts(self) -> dict[str, float]:
         """Return what is known, by the names of `step_statistics.Sample`."""
@@ -128,7 +146,7 @@ class Inside:
             facts["reward"] = self.reward
         if self.preemptions is not None:
             facts["preemptions"] = self.preemptions
-        return facts
+        return facts | self.components
 
 
 class _Trajectories:
@@ -185,12 +203,18 @@ def note_tool(span: Span, seconds: float) -> None:
     inside = find_inside(span)
     if inside is not None:
         inside.tool += seconds
+        inside.failed_tool = span.error or inside.failed_tool
 
 
 def note_llm(
-    span: Span, seconds: float, prompt: float | None, generated: float | None, preemptions: float | None
+    span: Span,
+    seconds: float,
+    prompt: float | None,
+    generated: float | None,
+    preemptions: float | None,
+    reasons: AttributeValue | None,
 ) -> None:
-    """Add time, tokens and preemptions of an ended LLM call."""
+    """Add time, tokens, preemptions and finish reasons of an ended LLM call."""
     inside = find_inside(span)
     if inside is None:
         return
@@ -202,10 +226,11 @@ def note_llm(
         inside.generated = (inside.generated or 0) + generated
     if preemptions is not None:
         inside.preemptions = (inside.preemptions or 0) + preemptions
+    inside.reasons = reasons
 
 
 def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue], scores: Sequence[float]) -> None:
-    """Add an ended reward to its trajectory, where the last score counts, or to its step if it is in none.
+    """Add an ended reward to its trajectory, where the last score and the last value of each component count, or to its step if it is in none.
 
     Args:
         span: The reward.
@@ -220,6 +245,7 @@ def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]
     score, source = to_number(values.get(attr.REWARD_SCORE)), to_name(values.get(attr.DATA_SOURCE, ""))
     if score is not None:
         inside.score, inside.source = float(score), source
+    inside.components |= parse_components(values.get(attr.REWARD_FIELDS))
     if scores and _is_of_step(span):
         batch = _Trajectories.batches.setdefault(span.resolve().trace_id, [])
         batch.extend(
@@ -238,6 +264,18 @@ def _is_of_step(span: Span) -> bool:
             return False
         span = parent
     return False
+
+
+def find_failed_tool(trajectory: Span) -> str:
+    """Return the exception of the last tool that failed in a trajectory; empty without one."""
+    inside = _Trajectories.inside.get(trajectory.resolve().trace_id)
+    return inside.failed_tool if inside is not None else ""
+
+
+def find_reasons(trajectory: Span) -> AttributeValue | None:
+    """Return the finish reasons of the last LLM call of a trajectory, as far as they are known."""
+    inside = _Trajectories.inside.get(trajectory.resolve().trace_id)
+    return inside.reasons if inside is not None else None
 
 
 def describe(span: Span) -> None:
@@ -329,7 +367,7 @@ def end_step(span: Span, phases: Iterable[tuple[str, float, float]]) -> StepSumm
     seconds = _find_generation(samples, phases)
     if seconds:
         series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
-    reward = _summarise(samples)
+    reward = _summarise(samples, span.end_ns)
     if reward is None:
         reward = _sum_scores(batch)
     return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
@@ -395,7 +433,7 @@ def report() -> None:
         del _Trajectories.incomplete[step]
         if any(sample.shared for sample in ended.samples):
             samples = ended.samples if ended.consumed is not None else _score_whole(ended.samples)
-            _add_points(ended.end_ns, {metric_names.AVERAGE_REWARD: _summarise(samples)})
+            _add_points(ended.end_ns, {metric_names.AVERAGE_REWARD: _summarise(samples, ended.end_ns)})
 
 
 def _take_look(found: list[Shared]) -> None:
@@ -423,22 +461,22 @@ def _find_step(shared: Shared) -> _Incomplete | None:
     return submitter if submitter is not None and submitter.consumed is None else None
 
 
-def _summarise(samples: list[EndedTrajectory]) -> float | None:
-    """Record the statistics of all trajectories of a step and return the mean of their scores."""
+def _summarise(samples: list[EndedTrajectory], time_ns: int) -> float | None:
+    """Record the statistics of all trajectories of a step, which ended at a time, and return the mean of their scores."""
     if not samples:
         return None
+    scored = [sample for sample in samples if sample.score is not None]
+    RECORDER.pending_points.extend(make_component_points(measure_components(scored), time_ns))
     record_groups(count_groups(samples))
     describe_tail(samples)
     return _sum_scores(samples)
 
 
 def _sum_scores(samples: list[EndedTrajectory]) -> float | None:
-    """Record the scores of a step; return their mean, None without a score."""
+    """Record the scores of a step; return their mean, None without a score. It is NaN if one is, as the update has it."""
     sum_scores(samples)
-    scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
-    if not scores:
-        return None
-    return sum(scores) / len(scores)
+    scores = [sample.score for sample in samples if sample.score is not None]
+    return sum(scores) / len(scores) if scores else None
 
 
 def _find_link(span: Span) -> LinkRecord | None:

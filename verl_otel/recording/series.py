@@ -22,7 +22,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, cut, fit_64_bits
+from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, Values, cut, fit_64_bits
 from verl_otel.recording.attribute_values import error_name, to_name, to_number
 from verl_otel.recording.state import RECORDER, take
 from verl_otel.semconv.attributes import ERROR_TYPE
@@ -190,6 +190,9 @@ class Histogram(Series):
         counts[-1] += len(chunk) - below
         self.count += len(chunk)
         self.total += total
+        kept = _Registry.values
+        if kept is not None and len(kept) < MAX_KEPT:
+            kept.append(Values(self.instrument, self.labels, tuple(chunk), self.bounds))
         self.minimum = min(self.minimum, chunk[0])
         self.maximum = max(self.maximum, chunk[-1])
         self.changed = True
@@ -374,6 +377,8 @@ MAX_METRICS: Final = 2000
 """Metric names of one process; those of the catalogue do not count."""
 MAX_SCALARS: Final = 1000
 """Training scalars of one process."""
+MAX_KEPT: Final = 10_000
+"""Chunks of values that are kept for a drain; reached only if nothing drains."""
 
 CLEAR_SECONDS: Final = 1.0
 """Seconds that `clear` waits for threads that fold."""
@@ -385,6 +390,18 @@ class _Registry:
     series: dict[tuple[str, Labels], Series] = {}
     sizes: dict[str, int] = {}
     kinds: dict[str, type[Series]] = {}
+    values: list[Values] | None = None
+    """Values of histograms since the last drain; None where no exporter needs them."""
+
+
+def keep_values(*, on: bool) -> None:
+    """Begin to keep the values of histograms for `take_values`, or stop: an exporter needs them, or none does."""
+    _Registry.values = [] if on else None
+
+
+def take_values() -> list[Values]:
+    """Return the values that were folded since the last call. Call under the drain lock."""
+    return take(_Registry.values) if _Registry.values else []
 
 
 def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tuple[float, ...] = ()) -> Series:
@@ -511,6 +528,7 @@ def clear() -> None:
 
     Waits for `CLEAR_SECONDS` in all for threads that fold. What one of them adds after that is part of what is measured from now on.
     """
+    keep_values(on=False)
     deadline = time.monotonic() + CLEAR_SECONDS
     for series in list(_Registry.series.values()):
         if not series.lock.run(series.reset, deadline):

@@ -33,6 +33,7 @@ _LLM_LABELS: Final = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_M
 _TOKENS: Final = (
     (metric_names.GEN_AI_CLIENT_INPUT_TOKENS, attr.GEN_AI_INPUT_TOKENS),
     (metric_names.GEN_AI_CLIENT_OUTPUT_TOKENS, attr.GEN_AI_OUTPUT_TOKENS),
+    (metric_names.GEN_AI_CLIENT_CACHED_TOKENS, attr.GEN_AI_CACHED_TOKENS),
 )
 _cache: Final[dict[tuple[object, ...], Any]] = {}
 """Series by metric and labels. They are never removed from the registry, so this is never cleared."""
@@ -203,6 +204,9 @@ def _trajectory(span: Span, seconds: float) -> None:
     if attr.OUTCOME not in values:
         span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
     labels = _VALIDATION_LABELS[find_validation(span)]
+    end = _find_end(span, values)
+    span.set_attribute(attr.TRAJECTORY_END, end)
+    counter(metric_names.ROLLOUT_TRAJECTORIES, ((attr.TRAJECTORY_END, end), *labels)).record(1)
     tokens: dict[str, float] = {}
     for kind, key in _LENGTHS:
         number = to_number(values.get(key))
@@ -221,6 +225,24 @@ def _trajectory(span: Span, seconds: float) -> None:
     own_loop.end_trajectory(span, seconds, values, tokens)
 
 
+def _find_end(span: Span, values: Mapping[str, AttributeValue]) -> str:
+    """Return how a trajectory ended; see `metric_names.ROLLOUT_TRAJECTORIES`. What a loop of the user has set counts before all else."""
+    given = values.get(attr.TRAJECTORY_END)
+    if given is not None and not (span.error and span.site.hook):  # it may fail after verl has ended it, in its reward
+        return to_name(given)
+    if values.get(attr.OUTCOME) == "cancelled":
+        return "cancelled"
+    if span.error:
+        if "timeout" in span.error.lower():  # of asyncio, of HTTP clients
+            return "timeout"
+        return "tool_failed" if span.error == own_loop.find_failed_tool(span) else "failed"
+    reasons = values.get(attr.GEN_AI_FINISH_REASONS) or own_loop.find_reasons(span)
+    found = (_END_OF_REASON.get(str(reason)) for reason in (reasons if type(reasons) is tuple else ()))
+    return next(filter(None, found), "finished")
+
+
+_END_OF_REASON: Final = {"length": "length", "max_tokens": "length", "abort": "aborted", "aborted": "aborted"}
+"""How a trajectory ended by the finish reason of its last LLM call: of OpenAI, Anthropic, and verl's engines."""
 _LENGTHS: Final = (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS))
 
 
@@ -261,7 +283,16 @@ def _llm(span: Span, seconds: float) -> None:
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:
         counter(metric_names.ROLLOUT_PREEMPTIONS).record(preemptions)
-    own_loop.note_llm(span, seconds, both[0], both[1], preemptions)
+    own_loop.note_llm(span, seconds, both[0], both[1], preemptions, values.get(attr.GEN_AI_FINISH_REASONS))
+
+
+def _tool(span: Span, seconds: float) -> None:
+    own_loop.note_tool(span, seconds)
+    values = span.attributes
+    setup = to_number(values.get(attr.TOOL_SETUP_SECONDS))
+    if setup is not None:
+        more = _VALIDATION_LABELS[find_validation(span)]
+        _find_cached(counter, metric_names.TOOL_SETUP_TIME, values, (attr.GEN_AI_TOOL,), *more).record(setup)
 
 
 def _reward(span: Span, seconds: float) -> None:
@@ -300,7 +331,7 @@ _VERB_METRICS: Final[dict[str, Callable[[Span, float], None]]] = {
     "consume": _consume,
     "trajectory": _trajectory,
     "turn": own_loop.note_turn,
-    "tool": own_loop.note_tool,
+    "tool": _tool,
     "llm": _llm,
     "reward": _reward,
 }

@@ -8,8 +8,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.quantiles import quantile
-from verl_otel.recording.series import gauge
+from verl_otel.model import Point
+from verl_otel.recording.series import INSTRUMENTS, gauge
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
@@ -40,7 +42,7 @@ class Sample(Protocol):
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """Those that are known of ``llm``, ``tool`` and ``reward`` in seconds, ``prompt`` and ``response`` in tokens, ``preemptions``, and `CUT`."""
+        """Those that are known of ``llm``, ``tool`` and ``reward`` in seconds, ``prompt`` and ``response`` in tokens, ``preemptions``, `CUT`, and the components of its reward (`REWARD_FIELD`)."""
 
 
 def measure_waits(samples: Sequence[Sample]) -> dict[str, float]:
@@ -80,6 +82,62 @@ def sum_scores(samples: Sequence[Sample]) -> None:
             gauge(name, labels).set(value)
 
 
+# -- Components of the reward: what a reward function returned beside the score --
+
+REWARD_FIELD: Final = "reward_field:"
+"""Beginning of the names of facts that the reward function returned beside the score."""
+MAX_COMPONENTS: Final = 16
+"""Different names in a process: a function that makes names of its data must not make series of them."""
+_names: Final[dict[str, None]] = {}
+process_state.register(clear=_names.clear)
+
+
+def parse_components(fields: object) -> dict[str, float]:
+    """Return the components of a reward as facts, from the attribute of a span."""
+    pairs = [str(field).rpartition("=") for field in fields] if type(fields) is tuple else ()
+    return {REWARD_FIELD + name: float(value) for name, _, value in pairs}
+
+
+def measure_components(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
+    """Return mean, minimum and maximum (``mean``, ``min``, ``max``) of each component, of the samples that have a finite one."""
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for key, value in sample.facts.items():
+            if key.startswith(REWARD_FIELD) and math.isfinite(value):
+                values.setdefault(key.removeprefix(REWARD_FIELD), []).append(value)
+    return {
+        name: {"mean": sum(numbers) / len(numbers), "min": min(numbers), "max": max(numbers)}
+        for name, numbers in values.items()
+        if _admit(name)
+    }
+
+
+def _admit(name: str) -> bool:
+    if name not in _names:
+        if len(_names) >= MAX_COMPONENTS:
+            error_boundary.warn_once(
+                "components",
+                "verl-otel: the reward function has more than %d components; the rest is left out",
+                MAX_COMPONENTS,
+            )
+            return False
+        _names[name] = None
+    return True
+
+
+def make_component_points(components: Mapping[str, Mapping[str, float]], time_ns: int) -> list[Point]:
+    """Return the points of the components of a step, with its time stamp."""
+    instrument = INSTRUMENTS[metric_names.REWARD_COMPONENT]
+    return [
+        Point(instrument, ((attr.VARIABLE, name), (attr.AGGREGATE, aggregate)), time_ns, time_ns, value)
+        for name, aggregates in components.items()
+        for aggregate, value in aggregates.items()
+    ]
+
+
+# -- Groups --
+
+
 def record_groups(counts: Mapping[str, int]) -> None:
     """Record how many groups of a step have each outcome."""
     for outcome, count in counts.items():
@@ -90,8 +148,6 @@ SIGNAL: Final = "signal"
 """The outcome of a group whose scores differ."""
 CUT: Final = "cut"
 """Fact of a sample whose response ended at the limit of tokens."""
-REWARD_FIELD: Final = "reward_field:"
-"""Beginning of the names of facts that the reward function returned beside the score."""
 _RIGHT: Final = f"{REWARD_FIELD}acc"
 """By convention of verl's reward functions more than 0 for a right answer, whose score may have other parts."""
 

@@ -10,33 +10,36 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-# -- What to do: one sentence for each kind of cause; docs/how-to/act-on-verdicts.md has a row for each key --
+# -- What to do: one sentence for each kind of cause; docs/how-to/act-on-verdicts.md has a row for each key. In brackets stand settings of verl --
 
 ADVICE: Final = {
     "slow tool": "give the tool a time-out, and run blocking code in a thread (asyncio.to_thread)",
-    "slow reward": "give the reward function a time-out, cache what it looks up, or raise reward.num_workers",
+    "slow reward": "give the reward function a time-out, cache what it looks up, or compute more rewards at once [reward.num_workers]",
     "agent loop": "look for a blocking call in the agent loop or its tools, which holds all trajectories of the process; use asyncio.to_thread",
+    "lost calls": "pass verl_otel.bind_context(function) to threads and executors instead of the function: calls that it made there belong to no "
+    "trajectory, so that what took the time is not known",
     "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
     "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, "
     "a debugger",
-    "no free slot": "raise rollout.agent.num_workers, so that more trajectories start at once",
-    "noticed late": "nothing in your code: the trainer polls for the end of the rollouts; longer steps lose a smaller share",
-    "long generation": "limit data.max_response_length and the number of turns, or use an asynchronous trainer",
-    "engine queue": "raise rollout.max_num_seqs or rollout.gpu_memory_utilization, or add replicas",
+    "no free slot": "let more trajectories start at once [rollout.agent.num_workers]",
+    "noticed late": "beyond the trainer's interval of 2 s between two looks, look at your own sampler, and at the processes and the network of TransferQueue",
+    "long generation": "limit the length of responses [data.max_response_length] and the number of turns, or train asynchronously",
+    "engine queue": "let the engine run more requests at once [rollout.max_num_seqs, rollout.gpu_memory_utilization], or add replicas",
     "slow replica": "compare the GPU and the host of this replica with the others, and its load",
-    "late rank": "compare the GPU, CPU load and data of this rank with the others; balance tokens with trainer.balance_batch",
+    "late rank": "compare the GPU, CPU load and data of this rank with the others; balance their tokens [trainer.balance_batch]",
     "slow worker": "compare the tokens of this step with others, and look at the process that is named",
     "transport": "look at the size of the batch, and at what the worker that is named did before",
-    "weight sync": "look at the network, and at rollout.checkpoint_engine.update_weights_bucket_megabytes",
-    "checkpoint": "write to faster storage, or less often (trainer.save_freq)",
-    "validation": "validate less often (trainer.test_freq) or on fewer samples (data.val_max_samples)",
+    "weight sync": "look at the network, and at how much is sent at once [rollout.checkpoint_engine.update_weights_bucket_megabytes]",
+    "checkpoint": "write to faster storage, or less often [trainer.save_freq]",
+    "validation": "validate less often [trainer.test_freq] or on fewer samples [data.val_max_samples]",
     "logging": "give the tracker that is named a time-out or its offline mode, and log less often or in a thread",
-    "data loading": "raise data.dataloader_num_workers, and look at what the dataset does for one item",
+    "data loading": "load with more workers [data.dataloader_num_workers], and look at what the dataset does for one item",
     "between steps": "look at what your code does after a step (dumps, callbacks), and add spans to it",
     "slow phase": "add spans to what runs in this phase, so that its parts are visible",
     "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
     "unknown": "run verl-otel check: spans of a process are missing",
 }
+
 
 # -- Kinds of work: the segments of a critical path --
 

@@ -114,6 +114,11 @@ SAMPLE_GENERATION: Final = _row("verl.sample.generation", "histogram", "s", (), 
     "the phases `gen` of a step. The wait of the trainer is `verl.phase.duration` with `verl.phase` `gen`.", buckets.LONG)
 WEIGHT_SYNC_PAYLOAD: Final = _row("verl.weight_sync.payload", "gauge", "By", (), (1, 1, 1),
     "Bytes of the last weight sync that sent changes only.")
+WEIGHT_SYNC_SIZE: Final = _row("verl.weight_sync.size", "gauge", "By", (), (2, 2, 2),
+    "Bytes of the weights that rank 0 handed over in its last weight sync, or that rank 0 of the replicas received: those of whole tensors, as on each rank.")
+WEIGHT_SYNC_PART_DURATION: Final = _row("verl.weight_sync.part.duration", "gauge", "s", (attr.PART,), (4, 4, 4),
+    "Host seconds of rank 0 in the parts of its last weight sync: gather (making whole tensors), send (the rest of the transfer), load (into the engine); of a "
+    "replica receive and load. The engine's waking up is none of them.")
 AVERAGE_REWARD: Final = _row("verl.average_reward", "gauge", "", (), (1, 1, 1),
     "Mean reward of the last step (`critic/rewards/mean`); of an own loop, mean score of its trajectories, or of a batch that it scored.")
 VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
@@ -123,10 +128,19 @@ VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
 ROLLOUT_TRAJECTORY_DURATION: Final = _row("verl.rollout.trajectory.duration", "histogram", "s", (attr.AGENT, attr.VALIDATE, attr.ERROR_TYPE),
     (272, 272, 272),
     "One trajectory, from its first to its last action.", buckets.LONG)
+ROLLOUT_TRAJECTORIES: Final = _row("verl.rollout.trajectories", "counter", "{trajectory}", (attr.TRAJECTORY_END, attr.VALIDATE), (32, 32, 32),
+    "Trajectories that have ended, by how: finished (by the model), length (the limit of tokens), turn_limit (its last turn is the last one that verl's limit "
+    "of turns allows), timeout (an exception of a time-out), tool_failed (the exception of a tool), failed (another one), aborted (the engine dropped its last "
+    "request), cancelled; or what an own loop has set.")
+ROLLOUT_DROPPED: Final = _row("verl.rollout.dropped", "counter", "{trajectory}", (attr.REASON,), (5, 5, 5),
+    "Trajectories of the training that no step trains on: removed by the replay buffer of verl 0.9 (stale, no_signal, failed, surplus), or received by a step "
+    "that trained without them (filtered; a trainer may keep some of them for the next step).")
 ROLLOUT_TURN_DURATION: Final = _row("verl.rollout.turn.duration", "histogram", "s", (attr.VALIDATE,), (240, 240, 240),
     "One turn of a trajectory: a call of the model and the tools that it calls.", buckets.SHORT)
 TOOL_CALL_DURATION: Final = _row("verl.tool.call.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE), (480, 480, 480),
     "One call of a tool.", buckets.SHORT)
+TOOL_SETUP_TIME: Final = _row("verl.tool.setup.time", "counter", "s", (attr.GEN_AI_TOOL, attr.VALIDATE), (16, 16, 16),
+    "Time in which the environments of tools were made for their calls (verl's `BaseTool.create`), which is a part of the calls.")
 ROLLOUT_ACTIVE: Final = _row("verl.rollout.active", "updown", "{trajectory}", (), (8, 8, 8),
     "Trajectories that are open now.")
 ROLLOUT_OLDEST_AGE: Final = _row("verl.rollout.oldest.age", "gauge", "s", (), (8, 8, 8),
@@ -173,6 +187,9 @@ GEN_AI_CLIENT_INPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.input_to
 GEN_AI_CLIENT_OUTPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.output_tokens", "counter", "{token}",
     (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
     "Tokens that LLM calls generated.")
+GEN_AI_CLIENT_CACHED_TOKENS: Final = _row("gen_ai.client.inference.usage.cache_read.input_tokens", "counter", "{token}",
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
+    "Those of the input tokens that the engine had in its prefix cache, where it says so: with verl vLLM does, from 0.9 on.")
 GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE),
     (0, 0, 0),
     "One call of a tool, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
@@ -192,6 +209,9 @@ REWARD_SCORE_MAX: Final = _score("verl.reward.score.max", "largest")
 REWARD_SCORE_P10: Final = _score("verl.reward.score.p10", "10th percentile")
 REWARD_SCORE_P50: Final = _score("verl.reward.score.p50", "median")
 REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
+REWARD_COMPONENT: Final = _row("verl.reward.component", "gauge", "", (attr.VARIABLE, attr.AGGREGATE), (12, 12, 12),
+    "Numbers that the reward function returned beside the score (`verl.variable`), over the samples that the last step trained on: mean, min, max. Not of "
+    "validations, whose components verl logs (`verl.validation.score`).")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
     "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
     "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: an `acc` of the reward function or else a score above 0 (solved), "

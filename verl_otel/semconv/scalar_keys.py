@@ -51,6 +51,8 @@ VALIDATION: Final = "val-"
 """Beginning of the keys of scores of a validation, which name its data."""
 CORE_VALIDATION: Final = "val-core/"
 """Beginning of the keys of its main scores."""
+COMPONENT: Final = f"{logs.REWARD}/"
+"""Beginning of the keys of components of the reward; see `component_key`."""
 REWARDS: Final = (*ROLLOUT["reward_mean"], *ROLLOUT["score_mean"])
 """Keys of the mean reward, where a score counts if there is no reward."""
 REFERENCE_KL: Final = (*PPO["kl_reference"], *ROLLOUT["kl_penalty"])
@@ -67,3 +69,8 @@ BY_NAME: Final[Mapping[str, Keys]] = {
 def find_keys(name: str) -> Keys:
     """Return the keys that a name stands for: itself, and if it is one of `BY_NAME` those as well."""
     return (name, *BY_NAME.get(name, ()))
+
+
+def component_key(variable: str, aggregate: str) -> str:
+    """Return the key of a value of ``verl.reward.component``, which verl does not log: ``reward/format_mean``, as in the run log and in TensorBoard."""
+    return f"{COMPONENT}{variable}_{aggregate}"

@@ -7,11 +7,12 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from verl_otel import early_imports, resource
 from verl_otel._internal import error_boundary
-from verl_otel.config import Config, is_enabled, is_unset, load_config, to_variables
+from verl_otel.config import Config, is_enabled, is_unset, load_config, to_variables, with_sdk
+from verl_otel.exporting.base import GivenProviders
 from verl_otel.model import AttributeValue
 from verl_otel.resource import add_describer
 from verl_otel.session import children, signals
@@ -28,12 +29,15 @@ def current_session() -> Session | None:
     return Current.session
 
 
-def init(**keywords: object) -> None:
+def init(tracer_provider: Any = None, meter_provider: Any = None, **keywords: object) -> None:
     """Start telemetry in this process; see `verl_otel.init`, which also installs the hooks.
 
     Raises:
         ConfigError: A setting cannot be used.
     """
+    given = GivenProviders(tracer_provider, meter_provider)
+    if any(provider is not None for provider in given):
+        keywords["exporters"] = with_sdk(keywords.get("exporters"))
     variables = to_variables(keywords)
     if keywords.get("enabled") is None:
         keywords["enabled"] = "1"
@@ -41,7 +45,7 @@ def init(**keywords: object) -> None:
     if not config.enabled or not (is_unset() or is_enabled()):
         return
     _discard_unused(variables)
-    _start(config, lazy=False, variables=variables)
+    _start(config, lazy=False, variables=variables, given=given)
     if Current.session is not None:
         Current.session.open_now()
 
@@ -69,11 +73,19 @@ def start_lazily() -> None:
         _start(load_config(), lazy=True)
 
 
-def _start(config: Config, *, lazy: bool, forked: bool = False, variables: Mapping[str, str] | None = None) -> None:
+def _start(
+    config: Config,
+    *,
+    lazy: bool,
+    forked: bool = False,
+    variables: Mapping[str, str] | None = None,
+    given: GivenProviders | None = None,
+) -> None:
     global _registered
     if Current.session is not None:
         return
-    session = Current.session = Session(config, variables)
+    session = Current.session = Session(config, variables, given)
+    session.on_provider = _end_before_others
     if not _registered:  # before it starts: another thread may fork meanwhile
         _registered = True
         atexit.register(_shutdown_at_exit)
@@ -84,6 +96,12 @@ def _start(config: Config, *, lazy: bool, forked: bool = False, variables: Mappi
             children.register_finalizer_in_child(shutdown)
     with early_imports.hold_off_forks():
         session.start(lazy=lazy, forked=forked)
+
+
+def _end_before_others() -> None:
+    """End at exit before a provider of the user's does, which is there now: a later handler runs first."""
+    atexit.unregister(_shutdown_at_exit)
+    atexit.register(_shutdown_at_exit)
 
 
 def shutdown() -> None:
@@ -143,5 +161,5 @@ def _restart_in_child() -> None:
     error_boundary.reset()
     resource.mark_forked()
     Current.session = None
-    _start(session.config, lazy=True, forked=True, variables=session.variables)
+    _start(session.config, lazy=True, forked=True, variables=session.variables, given=session.given)
     children.register_finalizer_in_child(shutdown)

@@ -17,17 +17,16 @@ from verl_otel import early_imports, resource, system, watchdog
 from verl_otel._internal import error_boundary, log_lines, process_state, safe_files
 from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
-from verl_otel._version import __version__
 from verl_otel.config import Config, find_endpoint, find_temporary_dir, find_unknown, load_config, with_run
 from verl_otel.exporting import content_filter
-from verl_otel.exporting.base import Exporter, MetricState
-from verl_otel.model import Batch, Resource, Scope, SpanRecord
+from verl_otel.exporting.base import SCOPE, Exporter, GivenProviders, MetricState
+from verl_otel.model import Batch, Resource, SpanRecord
 from verl_otel.recording import collection, context, own_loop, run_log, series, state
 from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
-from verl_otel.semconv import SCHEMA_URL, metric_names
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.session import children, prometheus_targets, run_manifest, same_name, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog, start_run_log, stop_run_log
@@ -97,6 +96,7 @@ def _apply_to_recording(config: Config) -> None:
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
     RECORDER.verdict_lines = config.verdict_lines
     RECORDER.writes_files = "file" in config.exporters
+    series.keep_values(on="sdk" in config.exporters)
     RECORDER.capture_content = config.capture_content
     own_loop.configure(config.project, config.experiment)
     problem = safe_files.use_group(config.files_group)
@@ -119,7 +119,6 @@ def _warn_of_settings(config: Config) -> None:
 
 # -- the session --
 
-SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
 MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
 OPEN_WAIT_SECONDS: Final = 1.0
@@ -164,9 +163,12 @@ class Session:
     Args:
         config: The settings.
         variables: Settings that were given in code, as environment variables for other processes of the run.
+        given: The providers of the exporter ``sdk`` that were given in code.
     """
 
-    def __init__(self, config: Config, variables: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, config: Config, variables: Mapping[str, str] | None = None, given: GivenProviders | None = None
+    ) -> None:
         # The run id is generated now, so that a child that is forked before the first record has the same.
         self._job = ""
         inherited = children.find_inherited_run()
@@ -186,6 +188,9 @@ class Session:
                 )
             self.config = with_run(config, run_id, config.run_attempt)
         self.variables = dict(variables or {})
+        self.given = given or GivenProviders()
+        self.on_provider: Callable[[], object] = bool
+        """Called when the exporter ``sdk`` has found a provider."""
         self.began = clock()
         """When telemetry began in this process, on the clock of spans."""
         self.state = MetricState()
@@ -591,7 +596,13 @@ class Session:
             used = tuple(reader for _, reader in readers if reader)
             sends_otlp = "otlp" in self.config.exporters
             user = own_opentelemetry.attach(
-                self.resource, context, on_user_span, used, sends_otlp=sends_otlp, list_open=collection.list_open_above
+                self.resource,
+                context,
+                on_user_span,
+                used,
+                sends_otlp=sends_otlp,
+                list_open=collection.list_open_above,
+                given=self.given if "sdk" in self.config.exporters else None,
             )
             user.open(self.resource, SCOPE, self.state)
             self._user = user
@@ -655,6 +666,10 @@ class Session:
             from verl_otel.exporting.tensorboard.exporter import TensorBoardExporter
 
             return TensorBoardExporter(config.run_path)
+        if name == "sdk":
+            from verl_otel.exporting.sdk import SdkExporter
+
+            return SdkExporter(self.given, lambda: "otlp" in self.config.exporters, self.on_provider)
         from verl_otel.exporting.console import ConsoleExporter
 
         return ConsoleExporter()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel._internal import log_lines
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.gpu.idle_causes import find_state
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS, STEP_SHARE, Baselines
@@ -169,18 +170,18 @@ class LiveVerdicts:
         if not self._steps:
             return {}
         total = sum(self._held.values())
-        verdict = f"none of {self._steps} steps was held"
+        verdict = f"none of {counted(self._steps, 'step')} took longer than usual"
         if self._held:
             (kind, cause), seconds = max(self._held.items(), key=lambda item: item[1])
             what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"
-            was = "was" if self._held_steps == 1 else "were"
-            verdict = f"{self._held_steps} of {self._steps} steps {was} held by {total:.1f} s, most by {what}: {seconds:.1f} s"
+            count = f"{self._held_steps} of {counted(self._steps, 'step')}"
+            verdict = f"{count} took longer than usual, by {total:.1f} s, most by {what}: {seconds:.1f} s"
         if advice:
             verdict += f"; {advice}"
         return {"goodput": round(self._goodput, 4), "held_seconds": round(total, 3), "verdict": verdict}
 
     def log_end(self, run_id: str, advice: str = "") -> None:
-        """Log what held the steps of a run that has ended or failed, and ``advice``. Neither: no line."""
+        """Log what made steps of a run longer that has ended or failed, and ``advice``. Neither: no line."""
         if RECORDER.verdict_lines and (self._held or advice):
             detail = f". Which trajectory, rank or tool: verl-otel explain {run_id}" if RECORDER.writes_files else ""
             with python_logging.not_copied():

@@ -102,6 +102,24 @@ def begin_attempt(folder: Path, started: float = 0.0, job: str = "") -> int:
     return attempt
 
 
+def find_saved(folder: Path, attempt: int) -> int | None:
+    """Return the step of the last checkpoint that earlier attempts of a run have saved; None: none is known.
+
+    Args:
+        folder: The folder of the run.
+        attempt: The attempt of this process.
+    """
+    status = read(folder).get(STATUS)
+    listed = status.get("trainings") if isinstance(status, dict) else None
+    earlier = [
+        each
+        for each in (listed if isinstance(listed, list) else ())
+        if isinstance(each, dict) and isinstance(each.get("attempt"), int) and each["attempt"] < attempt
+    ]
+    saved = [each["checkpoint"] for each in earlier if isinstance(each.get("checkpoint"), int)]
+    return saved[-1] if saved else None
+
+
 def end_attempt(folder: Path) -> None:
     """Record that this process, which has started an attempt, exits normally, whether or not the training succeeded."""
     with _alone(folder):

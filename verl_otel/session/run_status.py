@@ -22,13 +22,13 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.run_state import WORDS, RunState
 from verl_otel.semconv.spans import SPANS
-from verl_otel.session import run_manifest
+from verl_otel.session import alerts, run_manifest
 
 REWARDS: Final = ("verl.critic.rewards.mean", "verl.critic.score.mean", metric_names.AVERAGE_REWARD)
 """Rewards of a step, the best known one first."""
 MAX_NUMBER: Final = 10**15
 MAX_TEXT: Final = 500
-_STEP: Final = SPANS["step"].name
+_STEP, _CHECKPOINT = SPANS["step"].name, SPANS["checkpoint"].name
 
 
 class _Noted:
@@ -46,6 +46,11 @@ def note_verdict(text: str) -> None:
 def note_total_steps(number: float | None) -> None:
     """Note how many steps are planned, for the next write; None: unknown."""
     _Noted.total_steps = None if number is None else _whole(number)
+
+
+def _read_number(span: SpanRecord) -> int | None:
+    number = span.attributes.get(attr.STEP_NUMBER)
+    return number if isinstance(number, int) and abs(number) <= MAX_NUMBER else None
 
 
 def _whole(value: float) -> int | None:
@@ -73,6 +78,10 @@ class RunStatus:
         self._ended: dict[Labels, int] = {}
         """Steps that have ended, by how: a failed one is in a series of its own."""
         self._step: int | None = None
+        self._first: int | None = None
+        """Number of the first step, until it is compared with the attempts before."""
+        self._saved: int | None = None
+        """Step of the last checkpoint."""
         self._step_seconds: float | None = None
         self._rewards: dict[str, float] = {}
         self._verdict = ""
@@ -81,6 +90,7 @@ class RunStatus:
 
     def consume(self, batch: Batch) -> None:
         """Take state, steps and rewards of the training from a batch."""
+        self._find_checkpoint(batch.spans)
         for point in batch.points:
             name, value = point.instrument.name, point.value
             if isinstance(value, HistogramValue):
@@ -100,14 +110,21 @@ class RunStatus:
             elif name in REWARDS:
                 self._rewards[name] = value
 
+    def _find_checkpoint(self, spans: tuple[SpanRecord, ...]) -> None:
+        for span in spans:
+            if span.name == _CHECKPOINT and attr.ERROR_TYPE not in span.attributes:
+                self._saved = _read_number(span) or self._saved
+                self._change(span.end_ns)
+
     def _find_step(self, spans: tuple[SpanRecord, ...]) -> None:
         """Take number and length of the last step that has ended. Its span may be missing: the memory for spans is bounded."""
         last = next((span for span in reversed(spans) if span.name == _STEP), None)
         if last is None:
             self._change(time.time_ns())
             return
-        number = last.attributes.get(attr.STEP_NUMBER)
-        self._step = number if isinstance(number, int) and abs(number) <= MAX_NUMBER else None
+        if self._step is None:
+            self._first = _read_number(next(span for span in spans if span.name == _STEP))
+        self._step = _read_number(last)
         self._step_seconds = max(0.0, (last.end_ns - last.start_ns) / 1e9)
         self._change(last.end_ns)
 
@@ -124,7 +141,17 @@ class RunStatus:
         if self._state is None or not (self._due or self._verdict != _Noted.verdict) or ranks.find_rank(os.environ):
             return
         self._verdict = _Noted.verdict
+        if self._first is not None:
+            self._compare(config, self._first)
+            self._first = None
         self._due = not run_manifest.record_training(config.run_path, self._describe(config, described))
+
+    def _compare(self, config: Config, first: int) -> None:
+        """Report that this attempt began behind the last checkpoint of those before: what was not found is trained again, without a word of verl."""
+        saved = run_manifest.find_saved(config.run_path, config.run_attempt)
+        if saved is not None and first <= saved:
+            text = f"attempt {config.run_attempt} began at step {first}, although a checkpoint of step {saved} was saved before"
+            alerts.report(config, first, f"{text}: was it found?")
 
     def _describe(self, config: Config, described: Resource) -> dict[str, Any]:
         state = RunState.RUNNING if self._state is None else self._state
@@ -139,6 +166,7 @@ class RunStatus:
             "steps": sum(self._ended.values()),
             "step": self._step,
             "step_seconds": self._step_seconds,
+            "checkpoint": self._saved,
             "total_steps": _Noted.total_steps,
             "reward": next((reward for reward in rewards if math.isfinite(reward)), None),
             "verdict": self._verdict,

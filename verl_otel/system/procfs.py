@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -67,6 +68,25 @@ def read_parent(pid: int) -> int:
     """Return the id of the parent of a process; 0 if it is gone."""
     fields = _read_stat(pid)
     return 0 if fields is None else int(fields[1])
+
+
+def list_children(parents: Collection[int]) -> list[int]:
+    """Return the processes whose parent is one of some; of all processes of this machine, as many kernels list no children."""
+    if not parents:
+        return []
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208 - names are enough
+    except OSError:
+        return []
+    return [int(name) for name in names if name.isdigit() and read_parent(int(name)) in parents]
+
+
+def read_program(pid: int) -> str:
+    """Return the name of the program that a process runs, as the kernel cuts it off (15 characters); empty if it is gone."""
+    try:
+        return _read(f"/proc/{pid}/comm").strip()
+    except OSError:
+        return ""
 
 
 def read_command(pid: int) -> str:

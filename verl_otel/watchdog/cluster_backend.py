@@ -26,11 +26,23 @@ class DeathInfo(NamedTuple):
     text: str
 
 
+class ActorProcess(NamedTuple):
+    """A process of this node in which an actor of this job runs."""
+
+    pid: int
+    role: str
+    actor: str
+    """The cluster's id of the actor."""
+
+
 class ClusterBackend(Protocol):
     """A cluster. The methods may block on the network; call them through `query`."""
 
     def explain(self, actor: str) -> DeathInfo | None:
         """Return why the process of an actor died; None if it is unknown, or if the process lives."""
+
+    def list_actors(self) -> list[ActorProcess]:
+        """Return the processes of this node in which actors of this job run, also those without telemetry."""
 
     def publish(self, run_id: str, node: str, note: ClusterNote | None) -> None:
         """Publish the incidents of this node for the monitors of other nodes; None: there are none any more."""

@@ -110,7 +110,10 @@ def _follow_to_culprit(snapshot: Snapshot, row: OpenSpanRow) -> Finding | None:
         seen.add(row.span_id)
     if row.awaits_rollouts and any(process_name != row.process_name for process_name in snapshot.moving):
         return None  # trajectories that are too short to be listed as open begin and end
-    return Finding(OVERDUE, row.process_name, row, _find_waiting(snapshot, row)) if snapshot.is_overdue(row) else None
+    if not snapshot.is_overdue(row):
+        return None
+    waiting = _find_waiting(snapshot, row)
+    return _find_broken(snapshot, (), (row, *waiting)) or Finding(OVERDUE, row.process_name, row, waiting)
 
 
 def _rank_by_state(snapshot: Snapshot, row: OpenSpanRow) -> tuple[int, bool, int]:
@@ -138,7 +141,9 @@ def _check_process(snapshot: Snapshot, row: OpenSpanRow) -> Finding | None:
         return Finding(state, row.process_name, row, waiting) if snapshot.is_overdue(row) else None
     enclosing = (row, *_find_waiting(snapshot, row))
     if row.name.startswith("verl.call "):
-        return _find_missing_rank(snapshot, row, enclosing)
+        missing = _find_missing_rank(snapshot, row, enclosing)
+        is_alive = missing is not None and missing.reason == MISSING
+        return (_find_broken(snapshot, (), enclosing) if is_alive else None) or missing
     if snapshot.children.get(row.span_id):
         return None
     if row.attributes.get(attr.GEN_AI_OPERATION) in ("chat", "text_completion"):
@@ -163,11 +168,14 @@ def _find_deepest(snapshot: Snapshot, row: OpenSpanRow) -> OpenSpanRow:
 
 
 def _find_broken(snapshot: Snapshot, roles: Iterable[str], enclosing: tuple[OpenSpanRow, ...]) -> Finding | None:
-    """Return a finding for the worst process with one of the roles that does not run, if there is one."""
+    """Return a finding for the worst process with one of the roles, or without telemetry, that does not run, if there is one.
+
+    Which span waits for a process without telemetry is not known: any may (TransferQueue, Ray's raylet).
+    """
     broken = [
         report
         for report in snapshot.reports.values()
-        if report.role in roles and snapshot.state(report.process_name) != ALIVE
+        if (report.role in roles or report.is_helper) and snapshot.state(report.process_name) != ALIVE
     ]
     broken.sort(key=lambda report: _WORST.index(snapshot.state(report.process_name)))
     return Finding(snapshot.state(broken[0].process_name), broken[0].process_name, None, enclosing) if broken else None

@@ -24,6 +24,7 @@ from verl_otel._internal import error_boundary, thread_frames
 from verl_otel.model import LinkRecord
 from verl_otel.recording import collection, series
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.context import context_access
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER, keep_span
 from verl_otel.semconv import attributes as attr
@@ -32,15 +33,10 @@ from verl_otel.watchdog import process_pauses, stack_dumps
 from verl_otel.watchdog.process_pauses import Pause, PauseDetector
 from verl_otel.watchdog.stack_dumps import format_frame
 
-# -- Names the work that blocks an event loop, from the stack of its thread: the innermost span of verl-otel, else the function --
+# -- Names the work that blocks an event loop, from the stack of its thread: the innermost span of verl-otel on it or of its task, else the function --
 
 _OWN: Final = str(Path(__file__).resolve().parent.parent)
 """Folder of the library. Only frames of its wrappers are read: to read the variables of others may keep objects alive."""
-RECENT_SPANS: Final = 16
-"""Spans that were opened last, among which the one of the blocking work is looked for."""
-
-LATE_SECONDS: Final = 0.3
-"""And how long after the callback was sent it may have been opened: the loop still ran then."""
 
 
 class BlockingWork:
@@ -75,8 +71,9 @@ def describe(stack: Sequence[FrameType], ran: float, pinged: float) -> BlockingW
     """
     if not stack:
         return None
-    span = _find_wrapped(stack) or _find_recent(ran, pinged)
-    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, pinged if span is None else span.start)
+    span = _find_wrapped(stack) or _find_current(stack[-1])
+    began = pinged if span is None or span.start < ran else span.start
+    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, began)
 
 
 def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
@@ -90,10 +87,17 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
     return None
 
 
-def _find_recent(ran: float, pinged: float) -> Span | None:
-    """Return the open span that began last since the loop ran a callback of ours: it is that of the work that blocks the loop, if that has one."""
-    fresh = [span for span in RECORDER.opened[-RECENT_SPANS:] if ran <= span.start < pinged + LATE_SECONDS]
-    return max(fresh, key=lambda span: span.start, default=None)
+def _find_current(callback: FrameType) -> Span | None:
+    """Return the open span that is current in the task that runs a callback; None where the loop has no frame that knows the task, as uvloop's."""
+    handle = callback.f_back
+    if handle is None or not stack_dumps.is_handle(handle):
+        return None
+    variables = getattr(handle.f_locals.get("self"), "_context", None)
+    if variables is None:
+        return None
+    access = context_access()
+    span = access.span_of(access.read(variables))
+    return span if type(span) is Span and span.start and not span.stop else None  # type: ignore[return-value]  # as every span
 
 
 # -- Blocked event loops of this process: how long no callback of a loop could run, and what ran instead --

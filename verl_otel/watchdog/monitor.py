@@ -291,7 +291,11 @@ class Monitor(threading.Thread):
         self._update_incidents(snapshot, self._diagnose(snapshot))
 
     def _take_snapshot(self, now: float) -> Snapshot:
-        statuses = self._processes.statuses
+        statuses = {
+            process_name: status
+            for process_name, status in self._processes.statuses.items()
+            if not self._is_past(status)
+        }
         alive = {
             process_name: now - status.last_progress
             for process_name, status in statuses.items()
@@ -314,6 +318,12 @@ class Monitor(threading.Thread):
                 if now - status.last_progress < self._default_timeout
             },
         )
+
+    def _is_past(self, status: ProcessStatus) -> bool:
+        """Return whether a process without telemetry has ended and that is no crash, as far as is known: nothing waits for it."""
+        incident = self._incidents.get(("crash", status.report.process_name, ""))
+        is_crash = incident is not None and incident.reported_at is not None and not incident.muted
+        return status.report.is_helper and status.state == DIED and not is_crash
 
     def _diagnose(self, snapshot: Snapshot) -> list[Finding]:
         return [*diagnosis.find(snapshot), *self._find_without_open_spans(snapshot)]

@@ -54,10 +54,15 @@ class Pause(NamedTuple):
 _NONE: Final = Pause(0.0, 0.0, "")
 
 
-def record(pause: Pause) -> None:
-    """Record a pause as a span, if it is long enough and this process has something to do."""
-    if pause.seconds >= PAUSED_SECONDS and RECORDER.is_active:
-        span = Span(_SITE, {attr.REASON: pause.reason})
+def record(pause: Pause, instance: str = "") -> None:
+    """Record a pause as a span, if it is long enough and this process has something to do.
+
+    Args:
+        pause: The pause.
+        instance: Another process, without telemetry, which was paused; empty: this one.
+    """
+    if pause.seconds >= PAUSED_SECONDS and (RECORDER.on if instance else RECORDER.is_active):
+        span = Span(_SITE, {attr.REASON: pause.reason, **({attr.STALL_INSTANCE: instance} if instance else {})})
         span.start, span.stop = pause.begin, pause.end
         keep_span(span)
 

@@ -73,6 +73,8 @@ class ProcessReport(NamedTuple):
     """Kernel id of the thread that writes the heartbeats; 0: it has not started."""
     is_child: bool = False
     """Whether it is a forked child, which its parent may kill at any time."""
+    is_helper: bool = False
+    """Whether it has no telemetry: the monitor has made this report, and it has no file."""
 
     @property
     def open_name(self) -> str:
@@ -83,6 +85,7 @@ class ProcessReport(NamedTuple):
 def write(folder: Path, report: ProcessReport) -> None:
     """Replace the report of a process. Raises `OSError`."""
     values = report._asdict()  # tuples become lists
+    del values["is_helper"]
     values["peers"] = {
         name: [durations.ended, *(round(seconds, 4) for seconds in durations.top)]
         for name, durations in report.peers.items()

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -13,8 +14,10 @@ from typing import Final
 
 from verl_otel._internal import safe_files
 from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.recording.span import clock
 from verl_otel.system import procfs
-from verl_otel.watchdog import process_reports
+from verl_otel.watchdog import cluster_backend, process_pauses, process_reports
+from verl_otel.watchdog.cluster_backend import ActorProcess
 from verl_otel.watchdog.overdue import (
     ALIVE,
     DIED,
@@ -25,6 +28,7 @@ from verl_otel.watchdog.overdue import (
     merge_all,
     read_rows,
 )
+from verl_otel.watchdog.process_pauses import Pause
 from verl_otel.watchdog.process_reports import ProcessReport
 
 STOPPED_SECONDS: Final = 3.0
@@ -41,6 +45,16 @@ FOREIGN_SECONDS: Final = 30.0
 MAX_HEARTBEAT_BYTES: Final = 100
 """Bytes of a heartbeat file that are read."""
 MAX_SILENT_SECONDS: Final = 600.0
+HELPER_INTERVAL: Final = 1.0
+"""Seconds between two looks at a process without telemetry."""
+_STOPPED: Final = ("stopped", "traced")
+HELPERS_SECONDS, MAX_HELPERS_SECONDS = 10.0, 320.0
+"""Seconds until processes without telemetry are looked for again: each time twice as long, since most of them start with the run. The cluster is
+asked for their actors only if there are some: its answer has all actors of the job."""
+RAYLET: Final = "raylet"
+"""Name of Ray's own process of a node, the parent of its workers."""
+_ACTORS, _IDLE = "ray::", "ray::IDLE"
+"""Begin of the titles of Ray's workers, and of those that run nothing."""
 LATE_SECONDS: Final = 30.0
 """Seconds without a heartbeat after which a late process does not delay other reports: it may wait for a disk for hours."""
 
@@ -52,6 +66,8 @@ class ProcessStatus:
         self.report = report
         self.version = version
         self.state = ALIVE
+        self.stopped: list[float] = []
+        """When a process without telemetry was first and last seen to be stopped, on the clock of spans."""
         self.kernel_state = ""
         """What the kernel says that it does, see `procfs.read_state`."""
         self.heartbeat_ns = 0
@@ -94,6 +110,21 @@ class ProcessStatus:
         )
 
 
+def _note_helper(status: ProcessStatus) -> None:
+    """Note whether a process without telemetry runs: that stands for its heartbeat. Record the time in which it was stopped when it goes on."""
+    now = clock()
+    if status.kernel_state in _STOPPED:
+        status.stopped = [*status.stopped[:1], now]
+        return
+    if status.kernel_state != procfs.GONE:
+        status.heartbeat_ns, status.last_heartbeat = time.time_ns(), time.monotonic()
+    if status.stopped:  # it is looked at once in an interval
+        half = HELPER_INTERVAL / 2
+        pause = Pause(status.stopped[0] - half, status.stopped[-1] + half, process_pauses.PROCESS)
+        process_pauses.record(pause, status.report.instance)
+        status.stopped = []
+
+
 class ProcessTable:
     """All processes of a run on this node.
 
@@ -111,6 +142,7 @@ class ProcessTable:
         self._foreign: dict[Path, float] = {}
         """Reports of other nodes, and the monotonic time until which they are not looked at."""
         self._memory_at = 0.0
+        self._helpers_at, self._helpers_pause = 0.0, HELPERS_SECONDS
         self.statuses: dict[str, ProcessStatus] = {}
         self.departed_peers: dict[str, DurationStats] = {}
         """Peers of removed processes, which stay valid for the others."""
@@ -129,9 +161,13 @@ class ProcessTable:
                 self._read(path, process_name)
         if len(self._foreign) > len(paths):
             self._foreign = {path: self._foreign[path] for path in paths if path in self._foreign}
-        for process_name in [process_name for process_name in self.statuses if process_name not in present]:
-            del self.statuses[process_name]  # it has exited normally
-            self.changed = True
+        self._find_helpers(now)
+        reported = {status.report.process for status in self.statuses.values() if not status.report.is_helper}
+        for process_name, status in list(self.statuses.items()):
+            # It has exited normally, or has begun to report.
+            if status.report.process in reported if status.report.is_helper else process_name not in present:
+                del self.statuses[process_name]
+                self.changed = True
         for status in list(self.statuses.values()):
             self._check(status)
             if status.state == DIED and status.report.is_child:
@@ -141,6 +177,30 @@ class ProcessTable:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for status in self.statuses.values():
                 self._sample_memory(status)
+
+    def _find_helpers(self, now: float) -> None:
+        """Add the processes of the run that have no telemetry: Ray's own process of this node, and actors that do not load verl."""
+        if now < self._helpers_at or not self.statuses:
+            return
+        self._helpers_at = now + self._helpers_pause
+        self._helpers_pause = min(2 * self._helpers_pause, MAX_HELPERS_SECONDS)
+        known = {status.report.process.pid for status in self.statuses.values()}
+        parents = {procfs.read_parent(pid) for pid in known}
+        raylets = {pid for pid in parents if procfs.read_program(pid) == RAYLET}
+        silent = {pid for pid in procfs.list_children(raylets) if procfs.read_command(pid).startswith(_ACTORS)} - known
+        silent = {pid for pid in silent if not procfs.read_command(pid).startswith(_IDLE)}
+        actors = (cluster_backend.query(lambda cluster: cluster.list_actors()) or []) if silent else []
+        found = [ActorProcess(pid, RAYLET, "") for pid in raylets - known]
+        found += [each for each in actors if each.pid in silent]
+        for pid, role, actor in found:
+            process = procfs.find_process(pid)
+            if process is not None and len(self.statuses) < MAX_PROCESSES:
+                instance = f"{role}-{pid}"
+                report = ProcessReport(
+                    f"{role}-{self._node}-{pid}", process, self._node, instance, role, None, actor, 0, HELPER_INTERVAL, (), {}, (), (),
+                    socket.gethostname(), is_helper=True,
+                )  # fmt: skip
+                self.statuses[report.process_name] = ProcessStatus(report, (0, 0, 0))
 
     def remove(self, process_name: str) -> None:
         """Remove a dead process and its files."""
@@ -211,11 +271,13 @@ class ProcessTable:
 
     def _check(self, status: ProcessStatus) -> None:
         report = status.report
+        status.kernel_state = procfs.read_state(report.process)
         heartbeat_ns = self._read_heartbeat(report.process_name)
-        if heartbeat_ns != status.heartbeat_ns:
+        if report.is_helper:
+            _note_helper(status)
+        elif heartbeat_ns != status.heartbeat_ns:
             status.heartbeat_ns, status.last_heartbeat = heartbeat_ns, time.monotonic()
             self._read_counts(status)
-        status.kernel_state = procfs.read_state(report.process)
         if status.kernel_state == procfs.GONE:
             status.state = DIED
             status.died_at = status.died_at or time.monotonic()
@@ -223,7 +285,7 @@ class ProcessTable:
         silent_seconds, overdue = status.silent_seconds, MISSED_HEARTBEATS * report.interval
         if silent_seconds > overdue and procfs.waits_for_device(report.process, report.drain_thread):
             status.waited_at = time.monotonic()
-        if status.kernel_state in ("stopped", "traced") and silent_seconds > max(STOPPED_SECONDS, overdue):
+        if status.kernel_state in _STOPPED and silent_seconds > max(STOPPED_SECONDS, overdue):
             status.state = STOPPED
         elif (
             silent_seconds > max(HEARTBEAT_TIMEOUT, overdue) and time.monotonic() - status.waited_at > HEARTBEAT_TIMEOUT

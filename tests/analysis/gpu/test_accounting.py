@@ -92,7 +92,7 @@ def test_gpus_apart_wait_for_each_other():
 
 
 def test_a_wait_for_samples_while_no_trajectory_is_open_is_a_cause_of_its_own():
-    """On both sides; with a trajectory open, in its own code, the trainer waits for rollouts. So it does where no trajectory is recorded."""
+    """On both sides; with a trajectory open, in its own code, the trainer waits for rollouts. So it does where none is recorded, or one may be lost."""
     first = roll(0, 10, activity("server", "llm_server-0", 0, 6))
     waits = step(0, 20, phase("gen", 0, 20))
     found = account("one_step", 0, 20, [waits], [first])
@@ -102,6 +102,8 @@ def test_a_wait_for_samples_while_no_trajectory_is_open_is_a_cause_of_its_own():
     unrecorded = account("one_step", 0, 20, [step(0, 20, trains, phase("gen", 1, 20))])
     assert unrecorded["actor-0"] == {"train": 1, "rollout_wait": 19}
     assert unrecorded["rollout-0-0"] == {"train_wait": 1, "rollout_wait": 19}
+    lossy = account("one_step", 0, 20, [waits], [first], is_lossy=True)
+    assert lossy["actor-0"] == {"rollout_wait": 20}
 
 
 def test_before_the_first_work_everything_is_start_up():

@@ -264,3 +264,20 @@ def test_what_several_ranks_report_is_one_event(tmp_path):
     assert found[0].time_ns == 10 * 10**9
     assert found[0].detail["stacks"] == {"1": "a", "2": "b"}
     assert "resolved" not in found[0].detail
+
+
+@pytest.mark.parametrize(
+    ("content", "first", "last"),
+    [
+        (b"", [], []),
+        (b"one\n", [b"one\n"], []),
+        (b"one\ntwo\n", [b"one\n"], [b"two\n"]),
+        (b"one\n" * 50_000 + b"last", [b"one\n"], [b"last"]),
+        (b"one\n" + b"x" * 500_000 + b"\n", [b"one\n"], [b"x" * 500_000 + b"\n"]),
+    ],
+)
+def test_the_first_and_the_last_line_of_a_file_are_found(tmp_path, content, first, last):
+    """What a process says of itself stands in any line; its first and last one tell all of it."""
+    path = tmp_path / "traces-x.jsonl"
+    path.write_bytes(content)
+    assert [text for _, _, text in run_files.read_lines(run_files.find_ends(path), [])] == first + last

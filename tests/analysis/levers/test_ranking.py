@@ -74,12 +74,35 @@ def test_the_uncertainty_is_that_of_the_steps():
     assert levers_of(*equal[:5])["tool", "t"].low is None
 
 
+def test_one_long_step_does_not_decide_what_all_steps_gain():
+    """One step of eight waits 40 s for its tool. The others gain what they gain without it; what only that step gains stands apart."""
+    usual = [planned(("llm", 2), ("tool", 2))]
+    plain = ranking.find_levers(record([usual] * 8, train=2 * S, between=S))
+    held = ranking.find_levers(
+        record([*[usual] * 4, [planned(("llm", 2), ("tool", 40))], *[usual] * 3], train=2 * S, between=S)
+    )
+    (left_out,) = held.left_out
+    assert left_out not in held.steps
+    assert held.period == pytest.approx(plain.period)
+    gains = [{lever.kind: lever for lever in found.levers} for found in (plain, held)]
+    assert gains[1]["between"].share == pytest.approx(gains[0]["between"].share)
+    assert gains[1]["between"].seconds == pytest.approx(0.5)
+    assert (gains[1]["tool"].only_step, gains[1]["tool"].seconds) == (None, pytest.approx(1.0))
+    beside = [planned(("llm", 2)), planned(("llm", 2))]
+    once = ranking.find_levers(
+        record([*[beside] * 4, [*beside, planned(("tool", 40))], *[beside] * 3], train=2 * S, between=S)
+    )
+    (tool,) = [lever for lever in once.levers if lever.kind == "tool"]
+    assert (tool.only_step, tool.seconds) == (left_out, pytest.approx(20))
+    assert plain.left_out == ()
+
+
 def test_what_cannot_be_replayed_is_said():
     """Without the submitter of trajectories, without steps, or where they ran in the trainer, there are no levers but a reason."""
     steps = record([[planned(("llm", 2))]] * 5)
     unlinked = [step._replace(members=tuple(m._replace(submitter=0) for m in step.members)) for step in steps]
     own = [step._replace(members=tuple(m._replace(instance="trainer-0") for m in step.members)) for step in steps]
-    for given_steps, word in ((unlinked, "submitted"), (own, "process of the trainer"), ([], "no step")):
+    for given_steps, word in ((unlinked, "submitted"), (own, "process of the training loop"), ([], "no step")):
         found = ranking.find_levers(given_steps)
         assert not found.levers
         assert word in found.unknown[0]

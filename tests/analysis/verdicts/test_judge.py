@@ -33,10 +33,22 @@ def test_the_first_time_is_slow():
     assert plan(6, at2={"save": 30}, at4={"save": 0}, at6={"save": 0}) == [()] * 6
 
 
-def test_waiting_for_a_start_or_a_look_is_nobodys():
-    """In one step the rollouts start 30 s late and the trainer looks 20 s late: nothing says who could have done otherwise."""
-    told = [gen(*usual(at=begin * S), end=(begin + 3 + late) * S) for begin, late in ((0, 0), (0, 0), (30, 20), (0, 0))]
-    assert judge(*told) == [()] * 4
+@pytest.mark.parametrize(("start", "look", "seconds"), [(30, 0, []), (0, 20, [20.0])])
+def test_waiting_for_a_start_is_nobodys_and_a_late_look_is_the_trainers(start, look, seconds):
+    """Nothing says who could have started the rollouts of a step earlier; that they had ended is the trainer's to notice."""
+    delays = ((0, 0), (0, 0), (start, look), (0, 0))
+    told = [gen(*usual(at=begin * S), end=(begin + 3 + late) * S) for begin, late in delays]
+    found = judge(*told)
+    assert [(verdict.kind, verdict.subject, verdict.seconds) for verdict in found.pop(2)] == [
+        ("phase", "gen", each) for each in seconds
+    ]
+    assert found == [()] * 3
+
+
+def test_a_poll_that_ends_when_it_will_is_no_cause():
+    """It ends with the next look of the trainer, anywhere within its interval."""
+    told = [gen(*usual(), end=(3 + number % 5 * 0.5) * S) for number in range(15)]
+    assert judge(*told) == [()] * 15
 
 
 def test_the_only_checkpoint_has_no_peers():

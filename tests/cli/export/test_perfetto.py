@@ -14,13 +14,13 @@ from tests.builders import stories
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import Process
 from verl_otel.cli.export.perfetto import Selection
+from verl_otel.cli.export.perfetto_timeline import Lanes, split_rows, walk
 from verl_otel.model import Resource, SpanRecord
 
 schema = pytest.importorskip(
     "perfetto.protos.perfetto.trace.perfetto_trace_pb2",
     reason="perfetto needs protobuf 6, not that of the lowest versions",
 )
-from verl_otel.cli.export.perfetto_timeline import Lanes, split_rows, walk  # it imports perfetto
 
 
 class Slice(NamedTuple):

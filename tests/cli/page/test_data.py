@@ -71,14 +71,14 @@ def test_the_columns_of_a_step_sum_up_to_it():
 
 
 def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
-    """Tokens that were trained on without a gradient are wasted, but they were generated only once."""
+    """Tokens that were trained on without a signal are wasted, but they were generated only once."""
     run = explanations.make(3)
     costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
     steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
     run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
     lines = data.describe_run(run)["cost"]
-    assert any("800 of 5,000 tokens (16%) trained on without a gradient" in line for line in lines)
-    assert "800 of 5,000 tokens (16%) trained on without a gradient" in explain.render(run)
+    assert any("800 of 5,000 tokens (16%) trained on without a signal" in line for line in lines)
+    assert "800 of 5,000 tokens (16%) trained on without a signal" in explain.render(run)
 
 
 def test_the_page_and_explain_give_the_same_saving_of_a_step():

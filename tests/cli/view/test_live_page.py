@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.analysis.test_live_run import long_training
+from tests.analysis.test_reader import long_training
 from tests.builders import stories
 from tests.builders.environments import inherit
 from verl_otel.cli import rollouts

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.analysis.test_live_run import long_training
+from tests.analysis.test_reader import long_training
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.live_run import LiveRun
+from verl_otel.analysis.reader import RunReader
 from verl_otel.cli.page import assembly
 from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.listing import Listing
@@ -136,8 +136,8 @@ def test_nothing_but_the_runs_can_be_asked_for(runs, get, path):
 
 def test_a_run_that_is_being_read_says_so(runs, get, monkeypatch):
     """Its counts are those of a part of its files; they are complete when all are read."""
-    monkeypatch.setattr(LiveRun.read, "__defaults__", (1,))
-    monkeypatch.setattr("verl_otel.analysis.live_run.CHUNK_BYTES", 4096)
+    monkeypatch.setattr(RunReader.read, "__defaults__", (1,))
+    monkeypatch.setattr("verl_otel.analysis.io.followed_files.CHUNK_BYTES", 4096)
     long_training(runs / "r1", steps=100).write()
     described = json.loads(get("/api/runs/r1").body)
     assert described["read"] < 1

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from tests.analysis.test_live_run import long_training
+from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import live_run, summary
+from verl_otel.analysis import reader, summary
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.view import watching
 from verl_otel.cli.view.watching import Catalogue
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.full
 def test_the_share_that_was_read_is_that_of_the_answer(runs, monkeypatch):
     """An answer that is some seconds old does not claim more because more was read since; when all is read, it is made again at once."""
     monkeypatch.setattr(watching.time, "monotonic", lambda: 0.0)
-    monkeypatch.setattr(live_run.LiveRun.read, "__defaults__", (1,))
-    monkeypatch.setattr("verl_otel.analysis.live_run.CHUNK_BYTES", 4096)
+    monkeypatch.setattr(reader.RunReader.read, "__defaults__", (1,))
+    monkeypatch.setattr("verl_otel.analysis.io.followed_files.CHUNK_BYTES", 4096)
     folder = long_training(runs / "r1", steps=200).write()
     watcher = watching.Watcher(Catalogue([folder.parent]))
     first, share = watcher.ask("r1")
@@ -57,49 +57,35 @@ def test_a_killed_run_that_is_continued_is_read_with_its_attempts(runs):
     assert steps[3].between == 0
 
 
-def test_a_run_of_which_the_result_was_kept_is_read_only_once_it_changes(runs, monkeypatch, tmp_path):
-    """The page has at once what an earlier command found."""
+def test_a_run_that_a_command_has_read_is_known_at_once(runs, monkeypatch, tmp_path):
+    """The page goes on where an earlier command has ended."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(reader.RunReader.read, "__defaults__", (1,))
     folder = shutil.copytree(RECORDED / "slow-tool", runs / "slow-tool")
     found = summary.explain([folder], keep_after=0)
-    watcher = watching.Watcher(watching.Catalogue([runs]))
-    explanation, share = watcher.ask("slow-tool")
-    assert (explanation.steps, share) == (found.steps, 1.0)
-    watcher._look()
-    assert watcher._runs["slow-tool"].live.progress() == (0, 0)
-    with (folder / "events.jsonl").open("a") as file:
-        file.write("\n")
-    watcher._look()
-    while watcher._read_once():
-        pass
-    assert [step.verdicts for step in watcher.ask("slow-tool")[0].steps] == [step.verdicts for step in found.steps]
-    assert watcher._runs["slow-tool"].live.progress()[0] > 0
+    explanation, share = watching.Watcher(watching.Catalogue([runs])).ask("slow-tool")
+    assert (explanation.steps[:-1], share) == (found.steps[:-1], 1.0)
 
 
-def test_a_run_that_has_ended_is_read_once_for_all_clients(runs, monkeypatch, tmp_path):
-    """Others that are requested meanwhile take its place, not what was found; a file that changes does."""
+def test_a_run_whose_page_was_closed_is_not_read_again(runs, monkeypatch, tmp_path):
+    """What was read of it is kept when others take its place, if reading it took long."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(watching.summary, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(reader.RunReader.read, "__defaults__", (1 << 16,))
     now = 0.0
     monkeypatch.setattr(watching.time, "monotonic", lambda: now)
-    names = [f"r{number}" for number in range(watching.MAX_WATCHED + 2)]
+    names = [f"r{number}" for number in range(watching.MAX_WATCHED + 1)]
     for name in names:
-        stories.training(runs / name).write()
+        long_training(runs / name, steps=100).write()
     watcher = watching.Watcher(Catalogue([runs]))
     watcher.ask("r0")
     while watcher._read_once():
-        now += watching.LOOK_SECONDS
+        pass
     now += watching.LOOK_SECONDS
-    found, share = watcher.ask("r0")
-    assert (len(found.steps), share) == (2, 1.0)
+    steps = len(watcher.ask("r0")[0].steps)
     for name in names[1:]:
         now += 1
         watcher.ask(name)
     assert watcher.peek("r0") is None
     again, share = watcher.ask("r0")
-    assert again is found
-    assert share == 1.0
-    for name in names[1:]:
-        now += 1
-        watcher.ask(name)
-    (runs / "r0" / "events.jsonl").write_text("\n")
-    assert watcher.ask("r0")[0] is not found
+    assert (len(again.steps), share) == (steps, 1.0)

@@ -93,7 +93,7 @@ def _describe(step):
     ]
     wasted = {} if step.cost is None else {reason: count for reason, count in step.cost.wasted_tokens.items() if count}
     trained = 0 if step.cost is None else step.cost.trained_tokens
-    failed = sorted({each.name for one in step.slowest for each in one.activities if each.failed})
+    failed = sorted({failure.name for failure in step.failures})
     return {
         "seconds": round(step.seconds, 2),
         "verdicts": verdicts,

@@ -58,9 +58,10 @@ def _judge_step(kind, result, fault, _):
 
 
 def _fits(verdict, right):
-    """Return whether a verdict is of a kind and a cause, and has a name in its name."""
+    """Return whether a verdict is of a kind and a cause, and has a name in its name; of a paused process in that of the process, too."""
     of_kind, of_cause, *name = right.split(" ", 2)
-    return verdict[0] == of_kind and verdict[1] == of_cause and (not name or name[0] in verdict[2])
+    named = verdict[2:4] if of_kind == "process" else verdict[2:3]
+    return verdict[0] == of_kind and verdict[1] == of_cause and (not name or any(name[0] in each for each in named))
 
 
 def _judge_event(kind, result, _, reached):

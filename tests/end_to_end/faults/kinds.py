@@ -66,7 +66,7 @@ KINDS = {
     "slow start of an agent": Kind("slow", "agent loop", "agent", "call", _ANY_TRAJECTORY),
     "slow way to the replica": Kind("network", "agent loop", "llm", "llm call", ("trajectory llm",), held_out=True),
     "slow sampling from the buffer": Kind("slow", "trainer", "sample", "step", ("phase poll", "phase phase gen")),
-    "slow read from TransferQueue": Kind("network", "TransferQueue", "get", "step", ("phase poll", "phase phase gen"), held_out=True),
+    "slow read from TransferQueue": Kind("network", "TransferQueue", "get", "step", ("phase poll", "phase phase gen")),
     "slow write to TransferQueue": Kind("network", "TransferQueue", "put", "call", _ANY_TRAJECTORY, held_out=True),
     "slow log probabilities on all ranks": Kind("slow", "rank", "infer:*", "old", ("phase worker compute_log_prob",)),
     "slow reference on all ranks": Kind("slow", "rank", "infer:*", "ref", ("phase worker compute_ref_log_prob",), held_out=True),
@@ -93,7 +93,7 @@ KINDS = {
     "stopped trainer": Kind("starved", "trainer", "advantage!stop", "step", (f"process paused the process {_STOPPED}",)),
     "stopped reward worker": Kind("starved", "reward", "reward!stop", "call", (f"loop blocked the process {_STOPPED}", f"process paused the process {_STOPPED}"), held_out=True),
     "stopped storage of TransferQueue": Kind("starved", "TransferQueue", "advantage!storage", "step", (f"process paused the process {_STOPPED}",)),
-    "stopped raylet": Kind("starved", "Ray", "submit!raylet", "step", ("process paused raylet",), held_out=True),
+    "stopped raylet": Kind("starved", "Ray", "submit!raylet", "step", ("process paused raylet",)),
     "CPU taken by other programs": Kind("starved", "node", "submit!hog", "step", ("process paused no CPU", "loop blocked no CPU")),
     # hung
     "hanging tool": Kind("hung", "tool", "tool", "call", ("stall agent_loop execute_tool add",), HUNG),
@@ -111,12 +111,13 @@ KINDS = {
     "killed rank": Kind("crashed", "rank", "rank!kill:1", "step", ("crash actor_rollout_ref",), CRASHED),
     "killed replica": Kind("crashed", "replica", "server!kill:1", "before", ("crash llm_server",), CRASHED),
     "killed reward worker": Kind("crashed", "reward", "reward!kill", "call", ("crash reward",), CRASHED, held_out=True),
-    "killed storage of TransferQueue": Kind("crashed", "TransferQueue", "advantage!kill_storage", "step", ("crash transfer_queue",), CRASHED, held_out=True),
+    "killed storage of TransferQueue": Kind("crashed", "TransferQueue", "advantage!kill_storage", "step", ("crash transfer_queue",), CRASHED),
     "exception in the trainer": Kind("crashed", "trainer", "advantage!fail", "step", ("failed RuntimeError",), CRASHED),
     "no memory on a rank": Kind("crashed", "rank", "rank!memory:1", "step", ("failed OutOfMemoryError",), CRASHED),
-    "full disk at a checkpoint": Kind("disk", "checkpoint", "checkpoint!full:1", "checkpoint", ("failed OSError",), CRASHED, needs="checkpoint", held_out=True),
+    "full disk at a checkpoint": Kind("disk", "checkpoint", "checkpoint!full:1", "checkpoint", ("failed OSError",), CRASHED, needs="checkpoint"),
     # wrong data
     "tool that raises": Kind("wrong data", "tool", "tool!fail", "call", ("tool add failed",), DATA),
     "rewards without a signal": Kind("wrong data", "reward", "score!equal", "step", ("zero_variance",), DATA),
 }  # fmt: skip
-"""All kinds, by name."""
+"""All kinds, by name. Four that were held out no longer are, since a detector was made for them: a slow read from TransferQueue, a stopped raylet, a
+killed storage, a full disk."""

@@ -199,5 +199,6 @@ False verdicts: {false} The machine also ran other work. {trainings} trainings o
 ## What was not planted
 
 Other modes than `sync`; a clock that jumps, which a container cannot set; rewards that are not numbers, which end the training of a
-model as small as this one; several nodes; GPUs.
+model as small as this one; several nodes; GPUs. The first checkpoint of a training is not made to hang: it has no peers, so that it is reported
+only after half an hour (`VERL_OTEL_STALL_SECONDS`).
 """

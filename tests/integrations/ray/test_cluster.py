@@ -252,6 +252,7 @@ def test_without_a_cluster_nothing_is_asked(monkeypatch):
     """Neither Ray nor anybody else is there."""
     monkeypatch.setattr(cluster_store, "is_connected", lambda: False)
     assert cluster.BACKEND.explain("ab") is None
+    assert cluster.BACKEND.list_actors() == []
     assert cluster.BACKEND.read("r1") == []
     assert cluster.BACKEND.take("r1") == []
     cluster.BACKEND.send("r1", b"")

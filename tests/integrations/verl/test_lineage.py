@@ -364,7 +364,7 @@ def read_evicted(recorded):
     )
 
 
-def test_removed_samples_are_linked_with_the_reason(recorded, buffer):
+def test_removed_samples_are_linked_and_counted_with_the_reason(recorded, buffer):
     """Stale groups, those without a signal, failed ones and those that are left over; what is trained on is not linked here."""
     with verl_otel.step(4):
         result = buffer._evict_terminal_groups(4, "train", REASONS)
@@ -372,6 +372,8 @@ def test_removed_samples_are_linked_with_the_reason(recorded, buffer):
     assert read_evicted(recorded) == [
         ("failed", 3), ("failed", 3), ("no_signal", 2), ("no_signal", 2), ("stale", 1), ("stale", 1), ("surplus", 4), ("surplus", 4),
     ]  # fmt: skip
+    for reason in ("stale", "no_signal", "failed", "surplus"):
+        assert recorded.value("verl.rollout.dropped", reason=reason) == 2
     assert sorted(buffer.partitions["train"]) == ["good_0", "good_1"]
     assert result == "evicted" or result[0] == {"old", "same", "bad"}
     assert all(TAG in tag for tag in buffer.partitions["train"].values())

@@ -162,6 +162,7 @@ def test_filtered_trajectories_are_not_trained_on(recorded, loop):
     assert read_links(recorded) == {(1, "consumed"): [0, 1, 2, 3, 4, 5, 6, 7], (1, "evicted"): [1, 3, 4, 5, 6]}
     reasons = {link.attributes.get("reason") for span in recorded.spans for link in span.links} - {None}
     assert reasons == {"filtered"}
+    assert recorded.value("verl.rollout.dropped", reason="filtered") == 5
 
 
 def test_rows_of_several_updates_add_up(recorded, loop):

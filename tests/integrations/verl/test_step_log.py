@@ -59,7 +59,7 @@ def test_a_step_is_a_record_of_each_scope(level):
 
 
 def test_what_the_reward_function_returned_beside_the_score_is_a_record_of_the_step(level):
-    """The mean over the samples that have it; nothing of a step without such fields, and nothing of the step before."""
+    """Mean, minimum and maximum of the samples that have it; nothing of a step without such fields, and nothing of the step before."""
     level(logs.INFO)
     fields = [{"tps": 10.0, "acc": 1.0}, {"tps": 20.0, "acc": float("nan")}, {}]
     origins = [
@@ -67,9 +67,14 @@ def test_what_the_reward_function_returned_beside_the_score_is_a_record_of_the_s
         for number, each in enumerate(fields, 1)
     ]
     step_log.note_trajectories([Origin.decode(origin.encode()) for origin in origins], {})
-    step_log.write(DATA, 4)
+    assert step_log.write({"val-core/math/acc/mean@1": 0.5}, 4) == {}, "a validation between two steps is about others"
+    assert step_log.write(DATA, 4) == {
+        "tps": {"mean": 15.0, "min": 10.0, "max": 20.0}, "acc": {"mean": 1.0, "min": 1.0, "max": 1.0},
+    }  # fmt: skip
     (record,) = (record for record in run_log.take() if record.scope == "reward")
-    assert (record.step, record.fields) == (4, {"tps_mean": 15.0, "acc_mean": 1.0})
+    assert (record.step, record.fields) == (
+        4, {"tps_mean": 15.0, "tps_min": 10.0, "tps_max": 20.0, "acc_mean": 1.0, "acc_min": 1.0, "acc_max": 1.0},
+    )  # fmt: skip
     step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "math")], {})
     step_log.write(DATA, 5)
     assert not any(record.scope == "reward" for record in run_log.take())

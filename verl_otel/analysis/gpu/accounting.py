@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.gpu.devices import Devices, natural
 from verl_otel.analysis.model import Cost, DeviceTime, Step, Straggler, Trajectory
@@ -222,24 +224,23 @@ _Idle = tuple[int, int, tuple[str, ...]]
 """Start, end, cause by lane."""
 
 
-class GpuAccount:
-    """The GPU time of a run. Its memory does not grow with the run.
+class GpuAccount(msgspec.Struct):
+    """The GPU time of a run. Its memory does not grow with the run."""
 
-    Args:
-        devices: GPUs of its first attempt.
-    """
+    devices: Devices
+    """GPUs of the attempt."""
+    _total: dict[str, DeviceTime] = {}
+    """By device, of all attempts."""
+    _began_ns: int | None = None
+    """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
+    _opened_ns: int | None = None
+    """Start of the first trajectory of the attempt."""
+    _slept: tuple[int, bool] = (0, False)
+    """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
-    def __init__(self, devices: Devices) -> None:
-        self.devices = devices
-        self._total: dict[str, DeviceTime] = {}
-        """By device, of all attempts."""
+    def __post_init__(self) -> None:
+        """Begin the account of each device."""
         self._add_devices()
-        self._began_ns: int | None = None
-        """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
-        self._opened_ns: int | None = None
-        """Start of the first trajectory of the attempt."""
-        self._slept: tuple[int, bool] = (0, False)
-        """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
     def add_window(
         self,
@@ -249,6 +250,8 @@ class GpuAccount:
         trajectories: Sequence[Trajectory],
         blocked: Sequence[tuple[int, int]] = (),
         late: Sequence[Straggler] = (),
+        *,
+        is_lossy: bool = False,
     ) -> tuple[DeviceTime, ...]:
         """Add a window of time and return what each device did in it.
 
@@ -260,6 +263,7 @@ class GpuAccount:
             trajectories: All that overlap the window, whichever step trains on them.
             blocked: Intervals in which the event loops of trajectories were blocked: start, end.
             late: The late ranks of the step in this window: the others waited for them within their methods.
+            is_lossy: Whether a process of the attempt was killed by the end of the window: its youngest trajectories are in no file.
 
         Returns:
             For each device its nanoseconds by cause, those above zero: together ``end_ns - begin_ns``.
@@ -277,9 +281,8 @@ class GpuAccount:
         opened = [trajectory.start_ns for trajectory in trajectories]
         self._opened_ns = min([*opened, *([] if self._opened_ns is None else [self._opened_ns])], default=None)
         lanes = sorted({device.lane for device in self.devices.gpus})
-        idle = _sweep(
-            activity, self.devices.replicas, lanes, begin_ns, end_ns, (self._began_ns, self._opened_ns), self._slept
-        )
+        first = (self._began_ns, None if is_lossy else self._opened_ns)
+        idle = _sweep(activity, self.devices.replicas, lanes, begin_ns, end_ns, first, self._slept)
         self._slept = max([self._slept, *(switch for switch in activity.sleeps if switch[0] <= end_ns)])
         waits = self._find_waits(late)
         device_times = []
@@ -482,7 +485,7 @@ def find_cost(
     """
     consumed = set(step.trajectories)
     trained_members = [member for member in members if member.trace_id in consumed]
-    flat = _find_flat_groups(trained_members) if needs_spread else {}
+    flat = find_flat_groups(trained_members) if needs_spread else {}
     trained = 0
     wasted: dict[str, int] = defaultdict(int)
     for member in members:
@@ -551,11 +554,10 @@ def _find_waste_reason(trajectory: Trajectory, flat: Mapping[str, bool]) -> str:
     return "truncated" if trajectory.finish in _CUT else ""
 
 
-def _find_flat_groups(members: Sequence[Trajectory]) -> dict[str, bool]:
-    """Return by uid whether all scores of a group are equal; groups with an unknown score are not judged."""
+def find_flat_groups(members: Sequence[Trajectory]) -> dict[str, bool]:
+    """Return by uid whether all scores of a group are equal, of those with several trajectories that all have a score."""
     scores: dict[str, list[float | None]] = defaultdict(list)
     for member in members:
         scores[member.uid].append(member.score)
-    return {
-        uid: len(values) > 1 and None not in values and len(set(values)) == 1 for uid, values in scores.items() if uid
-    }
+    judged = {uid: values for uid, values in scores.items() if uid and len(values) > 1 and None not in values}
+    return {uid: len(set(values)) == 1 for uid, values in judged.items()}

@@ -129,7 +129,7 @@ def find_cause(lane: str, state: str, awaited: str, *, asleep: bool, validating:
         awaited: What the open trajectories wait for, a key of `AWAITED`.
         asleep: True: the trainer has taken its GPUs back from the rollouts (``switch_to_trainer``).
         validating: True: a validation is running, in the trainer or in parallel to it.
-        recorded: True: a trajectory has begun, so that trajectories are recorded, and none is open if none is awaited.
+        recorded: True: a trajectory has begun, so that trajectories are recorded, and none is open if none is awaited. Not after a crash.
     """
     if lane == "other":
         return "unknown"

@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Completeness, OpenSpan, Process, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, TRAJECTORY, WORKER_PREFIX
@@ -24,22 +26,18 @@ _OPERATIONS: Final = ("chat", "text_completion")
 """Operation names of LLM calls."""
 
 
-class Tally:
-    """Counts what is missing in traces.
+class Tally(msgspec.Struct):
+    """Counts what is missing in traces."""
 
-    Args:
-        engine: Name of the run's own LLM engine; calls to other providers have no server side that could be missing.
-    """
-
-    def __init__(self, engine: str = "") -> None:
-        self._own = ("", "verl", engine)
-        self.orphans = 0
-        self.ranks: Counter[tuple[str, int, int]] = Counter()
-        """Number of calls by group, answering ranks and expected ranks."""
-        self.without_step = 0
-        """Trajectories that belong to no step, although they ran in a process of their own loop."""
-        self.calls = 0
-        self.calls_without_server = 0
+    engine: str = ""
+    """Name of the run's own LLM engine; calls to other providers have no server side that could be missing."""
+    orphans: int = 0
+    ranks: Counter[tuple[str, int, int]] = msgspec.field(default_factory=Counter)
+    """Number of calls by group, answering ranks and expected ranks."""
+    without_step: int = 0
+    """Trajectories that belong to no step, although they ran in a process of their own loop."""
+    calls: int = 0
+    calls_without_server: int = 0
 
     def add(self, trace: Trace) -> None:
         """Count what is missing in a trace. OpenSpan spans are part of it, and nothing below them is missing."""
@@ -62,17 +60,9 @@ class Tally:
         elif values.get(attr.GEN_AI_OPERATION) in _OPERATIONS:
             has_server = GENERATE in [child.span.name for child in node.children]
             # if it went to the run's own servers and is sampled, it should have a server side
-            if span.flags & SAMPLED and str(values.get(attr.GEN_AI_PROVIDER, "")) in self._own:
+            if span.flags & SAMPLED and str(values.get(attr.GEN_AI_PROVIDER, "")) in ("", "verl", self.engine):
                 self.calls += 1
                 self.calls_without_server += not has_server
-
-    def merge(self, other: Tally) -> None:
-        """Add the counts of another instance."""
-        self.orphans += other.orphans
-        self.ranks += other.ranks
-        self.without_step += other.without_step
-        self.calls += other.calls
-        self.calls_without_server += other.calls_without_server
 
 
 def find(

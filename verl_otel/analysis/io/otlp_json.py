@@ -220,7 +220,7 @@ def _rare(value: _Value) -> AttributeValue:
     if value.double_value is not None:
         return float(value.double_value)
     array = value.array_value
-    return tuple(_items(array["values"])) if array and "values" in array else ()  # type: ignore[return-value]  # of one type, as written
+    return tuple(_items(array["values"])) if array and "values" in array else ()  # type: ignore[arg-type]  # of one type, as written
 
 
 def _items(values: Iterable[Any]) -> Iterator[AttributeValue]:

@@ -24,6 +24,9 @@ _Number = Annotated[int, msgspec.Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 
+RUNNING_SECONDS: Final = 15.0
+"""A run whose files were written less than this long ago is still running."""
+
 
 class Training(msgspec.Struct, frozen=True):
     """What one process with a training loop has written."""
@@ -43,6 +46,8 @@ class Training(msgspec.Struct, frozen=True):
     step: _Number | None = None
     """Number of the last one."""
     step_seconds: _Seconds | None = None
+    checkpoint: _Number | None = None
+    """Step of the last checkpoint that it saved; None: it saved none."""
     total_steps: _Count | None = None
     """Steps that are planned, if they are known."""
     reward: float | None = None

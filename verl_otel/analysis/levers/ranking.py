@@ -8,13 +8,14 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.bounded_steps import RecentStep
 from verl_otel.analysis.levers import schedules
 from verl_otel.analysis.levers.replay import UNANCHORED, Item, Part, Pool, Rollout, Schedule, Timeline, replay
 from verl_otel.analysis.levers.schedules import BETWEEN
+from verl_otel.analysis.step_lengths import LONG_FACTOR
 
 # -- The changes of a schedule that are tried: each returns the schedule as it would be with one lever pulled --
 
@@ -287,6 +288,8 @@ MAX_ITEMS: Final = 200_000
 
 ONE_STEP_SHARE: Final = 0.9
 """A step with this share of a gain is named: what happened once need not happen again."""
+FEW: Final = 0.25
+"""Fewer long steps than this share are no measure of the others: one of 2 s among steps of 0.2 s would decide what each lever gains."""
 
 
 class Lever(NamedTuple):
@@ -298,12 +301,12 @@ class Lever(NamedTuple):
     subject: str
     """Tool, data source, tracker or percentage; empty where the kind says all."""
     seconds: float
-    """Mean of how much shorter the time from one step to the next would be."""
+    """How much shorter the time from one step to the next would be: the mean, or of ``only_step`` alone."""
     low: float | None
     """Lower end of the interval of 90 % for this mean, from the differences between the steps; None: unknown."""
     high: float | None
     share: float
-    """``seconds`` as a share of the time from one step to the next."""
+    """``seconds`` as a share of the time from one step to the next, or from ``only_step`` to the next."""
     only_step: int | None = None
     """Number of the step from which nearly all of the gain comes; None: from several."""
 
@@ -312,7 +315,7 @@ class Levers(NamedTuple):
     """The levers of a run."""
 
     levers: tuple[Lever, ...]
-    """The largest gain first."""
+    """The largest gain first; those of one step last."""
     steps: tuple[int | None, ...]
     """Numbers of the steps that were compared."""
     period: float
@@ -323,6 +326,8 @@ class Levers(NamedTuple):
     """Kind, process and slots of each limit that was found."""
     unknown: tuple[str, ...]
     """Sentences about what is not known."""
+    left_out: tuple[int | None, ...] = ()
+    """Numbers of the steps that took so much longer that they are no measure of the others: only levers of one step name them."""
 
 
 NOTHING: Final = Levers((), (), 0.0, 0.0, (), ())
@@ -346,16 +351,18 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
         return NOTHING._replace(unknown=(f"the times of its spans contradict each other: {error}",))
     compared = _find_compared(chosen)
     before = timeline.find_periods(schedule)
+    usual, long = _divide(compared, before)
     numbers = {index: schedule.numbers[index] for index in compared}
-    levers = [_measure(candidate, before, numbers) for candidate in find_candidates(schedule, timeline)]
-    levers.sort(key=lambda lever: (-lever.seconds, lever.kind, lever.subject))
+    levers = [_measure(candidate, before, numbers, usual) for candidate in find_candidates(schedule, timeline)]
+    levers.sort(key=lambda lever: (lever.only_step is not None, -lever.seconds, lever.kind, lever.subject))
     return Levers(
         tuple(levers),
-        tuple(schedule.numbers[index] for index in compared),
-        fmean(before[index] for index in compared) / 1e9,
-        _mean_wait(timeline, schedule, compared),
+        tuple(schedule.numbers[index] for index in usual),
+        fmean(before[index] for index in usual) / 1e9,
+        _mean_wait(timeline, schedule, usual),
         tuple((pool.kind, pool.instance, pool.slots) for pool in schedule.pools),
         _describe_unknown(schedule),
+        tuple(schedule.numbers[index] for index in long),
     )
 
 
@@ -379,7 +386,10 @@ def _find_reason(steps: Sequence[RecentStep]) -> str:
         return f"what submitted {unlinked:,} of {total:,} trajectories is not recorded, so their schedule cannot be replayed"
     trainers = {step.path[0].instance for step in steps if step.path}
     if any(member.instance in trainers for step in steps for member in step.members):
-        return "trajectories ran in the process of the trainer: what they waited for there is not recorded"
+        return (
+            "trajectories ran in the process of the training loop, so that it is not known what they shared there (its thread, its event loop) "
+            "and what would be faster without it: verl-otel explain says what delayed each step"
+        )
     return ""
 
 
@@ -392,18 +402,37 @@ def _find_compared(steps: Sequence[RecentStep]) -> list[int]:
     return [index for index in whole if index] or whole or list(range(len(steps)))
 
 
-def _measure(candidate: Candidate, before: Sequence[int], compared: Mapping[int, int | None]) -> Lever:
-    """Return the gain of a lever in the compared steps, which are given as their numbers by index."""
+def _divide(compared: Sequence[int], periods: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the indices of the usual steps, and of those that are much longer, if they are few."""
+    limit = LONG_FACTOR * median(periods[index] for index in compared)
+    long = [index for index in compared if periods[index] > limit]
+    usual = [index for index in compared if index not in long]
+    few = len(long) < FEW * len(compared) and len(usual) >= FEWEST_STEPS
+    return (usual, long) if few else (list(compared), [])
+
+
+def _measure(
+    candidate: Candidate, before: Sequence[int], compared: Mapping[int, int | None], usual: Sequence[int]
+) -> Lever:
+    """Return the gain of a lever.
+
+    Args:
+        candidate: The lever.
+        before: Periods without it.
+        compared: Numbers of the compared steps, by index.
+        usual: Indices of those that are no longer than others.
+    """
     after = replay(candidate.schedule).find_periods(candidate.schedule)
     by_step = {index: before[index] - after[index] for index in compared}
-    gains = sorted(by_step.values())
-    low, high = _bootstrap(gains) if len(gains) >= FEWEST_STEPS else (None, None)
-    total = sum(before[index] for index in compared)
-    share = sum(gains) / total if total else 0.0
     largest = max(by_step, key=lambda index: by_step[index])
-    is_one = len(gains) > 1 and 0 < ONE_STEP_SHARE * sum(gains) <= by_step[largest]
-    only = compared[largest] if is_one else None
-    return Lever(candidate.kind, candidate.subject, fmean(gains) / 1e9, low, high, share, only)
+    if len(by_step) > 1 and 0 < ONE_STEP_SHARE * sum(by_step.values()) <= by_step[largest]:
+        gain, only = by_step[largest], compared[largest]
+        return Lever(candidate.kind, candidate.subject, gain / 1e9, None, None, gain / before[largest], only)
+    gains = sorted(by_step[index] for index in usual)
+    low, high = _bootstrap(gains) if len(gains) >= FEWEST_STEPS else (None, None)
+    total = sum(before[index] for index in usual)
+    share = sum(gains) / total if total else 0.0
+    return Lever(candidate.kind, candidate.subject, fmean(gains) / 1e9, low, high, share)
 
 
 def _bootstrap(gains: Sequence[int]) -> tuple[float, float]:

@@ -5,19 +5,33 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from statistics import median
 from typing import Final
 
 from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis.model import CANCELLED, Activity, Part, Phase, Segment, Step, Trajectory
-from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TOOL_PREFIX, TRAJECTORY, TURN
+from verl_otel.analysis.model import CANCELLED, Activity, Failure, Part, Phase, Segment, ShortRank, Step, Trajectory
+from verl_otel.analysis.traces.span_names import (
+    CALL_PREFIX,
+    CONSUME,
+    GENERATE,
+    PHASE_PREFIX,
+    REWARD,
+    TOOL_PREFIX,
+    TRAJECTORY,
+    TURN,
+)
 from verl_otel.analysis.traces.tree import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 _LLM_NAMES: Final = ("chat", "text_completion")
+_UPDATE: Final = "update_"
+"""Begin of the names of methods that train; those of weights, which begin so, too, have no samples."""
+_ENVIRONMENT: Final = ("tool", "reward")
+"""Kinds of activities that answer the model. If one of them fails, the score may say nothing of the answer."""
 _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "reward"}
 """Kinds of activity of spans whose name determines it."""
 SUBMITTED_BY: Final = "submitted_by"
@@ -192,7 +206,43 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         members=len(consumed),
         error=error,
+        failures=_find_failures(members),
+        short_ranks=tuple(_find_short_ranks(root)),
     )
+
+
+def _find_short_ranks(root: Node) -> Iterator[ShortRank]:
+    """Yield the ranks that were given at most half as many samples for an update as the others: verl gives all of them the same number."""
+    for node in walk(root):
+        method = node.span.name.removeprefix(CALL_PREFIX)
+        if method == node.span.name or not method.startswith(_UPDATE):
+            continue
+        samples: dict[int, tuple[int, str]] = {}
+        for child in node.children:
+            rank, size = (read_whole(child.span.attributes.get(key)) for key in (attr.RANK, attr.BATCH_SIZE))
+            if rank is not None and size is not None:
+                samples[rank] = size, child.instance
+        for rank, (size, instance) in samples.items():
+            others = [other for key, (other, _) in samples.items() if key != rank]
+            usual = median(others) if others else 0.0
+            if 2 * size <= usual and size < usual:
+                yield ShortRank(method, rank, instance, size, usual)
+
+
+def _find_failures(members: Iterable[Trajectory]) -> tuple[Failure, ...]:
+    """Return what failed in the trajectories of a step, most calls first."""
+    calls: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
+    unrewarded = set()
+    for member in members:
+        if member.score == 0:
+            unrewarded.add(member.trace_id)
+        for activity in member.activities:
+            if activity.failed and activity.kind in _ENVIRONMENT:
+                calls[activity.kind, activity.name][member.trace_id] += 1
+    found = [
+        Failure(*key, counts.total(), len(counts), len(unrewarded & counts.keys())) for key, counts in calls.items()
+    ]
+    return tuple(sorted(found, key=lambda failure: (-failure.calls, failure.kind, failure.name)))
 
 
 def _find_error(step: SpanRecord) -> str:

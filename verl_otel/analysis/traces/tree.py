@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import msgspec
+
 from verl_otel.model import SpanRecord
 
 LATE_NS: Final = 5_000_000_000
@@ -123,23 +125,27 @@ def walk(node: Node) -> Iterator[Node]:
         waiting += reversed(current.children)
 
 
-class IncompleteTraces:
+class IncompleteTraces(msgspec.Struct):
     """The spans of incomplete traces, in bounded memory."""
 
-    def __init__(self, limit: int = MAX_UNFINISHED) -> None:
-        self._limit = limit
-        self._spans: dict[int, list[Written]] = {}
-        self._root_ends: dict[int, int] = {}
-        self._count = 0
-        self.discarded = 0
-        """Number of traces that were released early to stay within the limit."""
+    _limit: int = MAX_UNFINISHED
+    _spans: dict[int, list[Written]] = {}
+    _root_ends: dict[int, int] = {}
+    _count: int = 0
+    discarded: int = 0
+    """Number of traces that were released early to stay within the limit."""
 
-    def add(self, span: SpanRecord, process: int) -> None:
-        """Add a span."""
+    def add(self, span: SpanRecord, process: int, end_ns: int) -> None:
+        """Add a span, which ended at a time on the trainer's clock."""
         self._spans.setdefault(span.trace_id, []).append((span, process))
         self._count += 1
         if not span.parent_id:
-            self._root_ends[span.trace_id] = max(span.end_ns, self._root_ends.get(span.trace_id, 0))
+            self._root_ends[span.trace_id] = max(end_ns, self._root_ends.get(span.trace_id, 0))
+
+    def end(self, trace_id: int, time_ns: int) -> None:
+        """Note that no span of a trace follows that ends after a time, although its root has not ended."""
+        self._spans.setdefault(trace_id, [])
+        self._root_ends[trace_id] = max(time_ns, self._root_ends.get(trace_id, 0))
 
     def take_whole(self, watermark_ns: int) -> Iterator[tuple[int, list[Written]]]:
         """Return the traces whose root ended well before ``watermark_ns``, and the oldest ones beyond the limit."""

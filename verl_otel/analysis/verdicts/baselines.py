@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from statistics import median
 from typing import Final, NamedTuple
+
+import msgspec
+
+from verl_otel.analysis.typed import Keyed
 
 # -- Thresholds for verdicts. A wrong verdict costs more trust than a missing one --
 #
@@ -88,34 +91,38 @@ class _Entry(NamedTuple):
     baseline: Baseline
 
 
-class Baselines:
+Key = tuple[str, ...]
+"""A kind of work, in words."""
+
+
+class Baselines(msgspec.Struct):
     """Durations of the last steps by kind of work."""
 
-    def __init__(self) -> None:
-        self._entries: dict[Hashable, deque[_Entry]] = {}
-        self._first: dict[Hashable, int] = {}
+    _entries: Keyed[Key, list[_Entry]] = msgspec.field(default_factory=Keyed)
+    _first: Keyed[Key, int] = msgspec.field(default_factory=Keyed)
 
-    def learn(self, key: Hashable, step: int, values: Iterable[float]) -> None:
+    def learn(self, key: Key, step: int, values: Iterable[float]) -> None:
         """Add the durations of one kind of work in one step."""
         baseline = measure(values)
         if baseline is not None:
             self.take(key, step, baseline)
 
-    def take(self, key: Hashable, step: int, baseline: Baseline) -> None:
+    def take(self, key: Key, step: int, baseline: Baseline) -> None:
         """Add the baseline of one kind of work in one step."""
         entries = self._entries.get(key)
         if entries is None:
             if len(self._entries) >= MAX_KEYS:
                 return
-            entries = self._entries[key] = deque(maxlen=REMEMBERED_STEPS)
+            entries = self._entries[key] = []
             self._first[key] = step
         entries.append(_Entry(step, baseline))
+        del entries[:-REMEMBERED_STEPS]
 
-    def is_first(self, key: Hashable, step: int) -> bool:
+    def is_first(self, key: Key, step: int) -> bool:
         """Return whether a kind of work occurred in this step for the first time, or is unknown."""
         return self._first.get(key, step) == step
 
-    def of_others(self, key: Hashable, step: int) -> Baseline | None:
+    def of_others(self, key: Key, step: int) -> Baseline | None:
         """Return the baseline of a kind of work in other steps; None if it occurred in no other.
 
         The step of the first occurrence counts only where there is no other: first times are slower.

@@ -4,15 +4,22 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
+
+import msgspec
 
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.span_names import BETWEEN, STEP, VALIDATION
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD, PHASE_SECONDS, STEP_SHARE, Baselines
+from verl_otel.analysis.verdicts.baselines import (
+    FEW_FACTOR,
+    LOOK_AHEAD,
+    PHASE_SECONDS,
+    STEP_SHARE,
+    Baselines,
+)
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, measure_phases
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -67,6 +74,9 @@ def _find_open_step(roots: Iterable[Node], process: int, begin_ns: int, end_ns: 
 
 KIND: Final = "between"
 """Kind of these verdicts."""
+_WARM: Final = "validation"
+"""The kind of work whose first occurrence is judged, by the later ones: it consists of rollouts, which the step before has warmed up. Others, such
+as a checkpoint, are slower the first time."""
 
 
 class _Recent(NamedTuple):
@@ -76,13 +86,12 @@ class _Recent(NamedTuple):
     parts: tuple[PhaseTime, ...]
 
 
-class BetweenSteps:
+class BetweenSteps(msgspec.Struct):
     """Measures and judges the time between the steps of a run, in the order of time, in bounded memory."""
 
-    def __init__(self) -> None:
-        self._baselines = Baselines()
-        self._recent: deque[_Recent] = deque()
-        self._final: dict[int, tuple[Verdict, ...]] = {}
+    _baselines: Baselines = msgspec.field(default_factory=Baselines)
+    _recent: list[_Recent] = []
+    _final: dict[int, tuple[Verdict, ...]] = {}
 
     def measure(self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool) -> Step:
         """Return a step with its period and the critical path to the next one, or to one that has not ended.
@@ -113,7 +122,7 @@ class BetweenSteps:
         )
         self._recent.append(_Recent(slim, tuple(_sum_by_key(parts))))
         while len(self._recent) > LOOK_AHEAD:
-            recent = self._recent.popleft()
+            recent = self._recent.pop(0)
             verdicts = tuple(self._judge(recent))
             if verdicts:
                 self._final[recent.step.trace_id] = verdicts
@@ -126,10 +135,13 @@ class BetweenSteps:
         step, parts = recent
         floor = max(PHASE_SECONDS, STEP_SHARE * step.seconds)
         for part in parts:
-            if part.seconds < floor or self._baselines.is_first(part.key, step.trace_id):
+            is_first = self._baselines.is_first(part.key, step.trace_id)
+            if part.seconds < floor or (is_first and part.kind != _WARM):
                 continue
             baseline = self._baselines.of_others(part.key, step.trace_id)
             if baseline is None or baseline.allows(part.seconds, floor):
+                continue
+            if is_first and part.seconds < FEW_FACTOR * baseline.median:
                 continue
             excess = part.seconds - baseline.median
             if excess >= floor:

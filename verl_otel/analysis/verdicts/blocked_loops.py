@@ -17,9 +17,12 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from verl_otel.analysis.model import Event, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.traces.span_names import PAUSED, TOOL_PREFIX
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
 from verl_otel.semconv import attributes as attr
 
@@ -39,8 +42,12 @@ NAMES: Final = {
 """Names of what paused a process, by reason."""
 LEAST_WITHOUT_CPU_NS: Final = 1_000_000_000
 """Shorter pauses without a CPU are left out: on a busy machine every process has them, and paths would consist of them."""
+APART_NS: Final = 500_000_000
+"""Pauses without a CPU that are less apart, of any processes, are one interval: each process is looked at four times a second."""
 _WAITING: Final = frozenset(("trajectory", "llm", "server", "tool", "reward"))
 """Kinds of segments that need the event loop of their process to go on."""
+_IDLE: Final = frozenset(("poll", "start"))
+"""Kinds of segments that compute nothing."""
 _SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-"}
 """Kinds of segments that may wait for another process, which has not begun to serve them, and the start of its instance."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
@@ -70,13 +77,12 @@ class Blocking(NamedTuple):
     """Kind and name of the segment that waited for it; empty: it is not on a path."""
 
 
-class _Intervals:
+class _Intervals(msgspec.Struct):
     """The newest intervals of one process, in the order of their start. The intervals of one step are found without a search through all."""
 
-    def __init__(self) -> None:
-        self._sorted: list[Blocking] = []
-        self._latest_ns: list[int] = []
-        """The latest end of each interval and those before it."""
+    _sorted: list[Blocking] = []
+    _latest_ns: list[int] = []
+    """The latest end of each interval and those before it."""
 
     def add(self, blocking: Blocking) -> None:
         """Add an interval."""
@@ -87,6 +93,9 @@ class _Intervals:
         self._latest_ns[place:] = list(accumulate(ends, max, initial=before))[1:]
         if len(self._sorted) > MAX_BLOCKINGS:
             del self._sorted[0], self._latest_ns[0]
+
+    def __bool__(self) -> bool:
+        return bool(self._sorted)
 
     def find(self, begin_ns: int, end_ns: int) -> Iterator[Blocking]:
         """Yield the intervals that may overlap two times."""
@@ -99,18 +108,21 @@ class _Intervals:
 _ByInstance = dict[str, _Intervals]
 
 
-class BlockedLoops:
+class BlockedLoops(msgspec.Struct):
     """The intervals of a run in which event loops were blocked or processes were paused, by process."""
 
-    def __init__(self) -> None:
-        self._spans: _ByInstance = {}
-        self._stalls: _ByInstance = {}
-        self._pauses: _ByInstance = {}
-        self._servers: dict[str, dict[str, None]] = {prefix: {} for prefix in _SERVERS.values()}
-        """Processes of which intervals are known, by the start of their names."""
+    _spans: _ByInstance = {}
+    _stalls: _ByInstance = {}
+    _pauses: _ByInstance = {}
+    _starved: _Intervals = msgspec.field(default_factory=_Intervals)
+    """Pauses without a CPU of all processes, also the short ones."""
+    _servers: dict[str, dict[str, None]] = msgspec.field(
+        default_factory=lambda: {prefix: {} for prefix in _SERVERS.values()}
+    )
+    """Processes of which intervals are known, by the start of their names."""
 
     def __bool__(self) -> bool:
-        return bool(self._spans or self._stalls or self._pauses)
+        return bool(self._spans or self._stalls or self._pauses or self._starved)
 
     def add_span(self, node: Node) -> None:
         """Add the interval that a span records."""
@@ -118,14 +130,18 @@ class BlockedLoops:
         culprit = next((link.trace_id for link in span.links), 0)
         reason = str(span.attributes.get(attr.REASON, "callback"))
         name = _name(span.attributes, reason)
-        if reason == "cpu" and span.end_ns - span.start_ns < LEAST_WITHOUT_CPU_NS:
-            return
         kind, known = (PAUSED_KIND, self._pauses) if span.name == PAUSED else (KIND, self._spans)
+        instance = str(span.attributes.get(attr.STALL_INSTANCE, node.instance))  # a process without telemetry
         for prefix, names in self._servers.items():
-            if node.instance.startswith(prefix):
-                names[node.instance] = None
+            if instance.startswith(prefix):
+                names[instance] = None
         line = _read_line(span.attributes)
-        _add(known, Blocking(node.instance, span.start_ns, span.end_ns, name, reason, culprit, kind, line))
+        blocking = Blocking(instance, span.start_ns, span.end_ns, name, reason, culprit, kind, line)
+        if reason == "cpu":
+            self._starved.add(blocking._replace(kind=PAUSED_KIND))
+            if span.end_ns - span.start_ns < LEAST_WITHOUT_CPU_NS:
+                return
+        _add(known, blocking)
 
     def set_events(self, events: Iterable[Event]) -> None:
         """Replace the intervals of stalls whose reports contain that an event loop is blocked: a stall may have ended since the last call."""
@@ -145,11 +161,29 @@ class BlockedLoops:
         found = {instance: list(_cut([known], begin_ns, end_ns)) for instance, known in self._pauses.items()}
         return {instance: pauses for instance, pauses in found.items() if pauses}
 
-    def _find_awaited(self, segment: Segment) -> Iterator[Blocking]:
-        """Yield the intervals that a segment waited for: of its process, and of those that it may wait for."""
+    def _find_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
+        """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time."""
+        found, known = _Intervals(), list(self._starved.find(begin_ns, end_ns))
+        while known:
+            together = [known.pop(0)]
+            reached = together[0].end_ns
+            while known and known[0].start_ns < reached + APART_NS:
+                together.append(known.pop(0))
+                reached = max(reached, together[-1].end_ns)
+            if reached - together[0].start_ns >= LEAST_WITHOUT_CPU_NS:
+                longest = max(together, key=lambda each: each.end_ns - each.start_ns)
+                found.add(longest._replace(start_ns=together[0].start_ns, end_ns=reached))
+        return found
+
+    def _find_awaited(self, segment: Segment, starved: _Intervals) -> Iterator[Blocking]:
+        """Yield the intervals that a segment waited for: of its process, and of those that it may wait for.
+
+        Outside of trajectories, which wait for much else, every process of a call may be the one without a CPU.
+        """
         names = [segment.instance, *self._servers.get(_SERVERS.get(segment.kind, ""), ())]
         tables = (self._spans, self._stalls, self._pauses) if segment.kind in _WAITING else (self._pauses,)
         known = [table[name] for name in names for table in tables if name in table]
+        known += [] if segment.trace_id or segment.kind in _IDLE else [starved]
         return _cut(known, segment.start_ns, segment.end_ns)
 
     def find_all(self, instances: Iterable[str], begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
@@ -168,9 +202,10 @@ class BlockedLoops:
         """
         marked: list[Segment] = []
         waits: list[Blocking] = []
+        starved = self._find_starved(path[0].start_ns, path[-1].end_ns) if path else _Intervals()
         for segment in path:
             reached = segment.start_ns
-            for blocking in self._find_awaited(segment):
+            for blocking in self._find_awaited(segment, starved):
                 if blocking.start_ns > reached:
                     marked.append(segment._replace(start_ns=reached, end_ns=blocking.start_ns))
                 start_ns, end_ns, kind, name = blocking.start_ns, blocking.end_ns, blocking.kind, blocking.name
@@ -257,7 +292,7 @@ class Blocked(NamedTuple):
 
     verdicts: tuple[Verdict, ...] = ()
     """One for each process and what blocked it."""
-    covered: Mapping[tuple[str, str], float] = {}
+    covered: Keyed[tuple[str, str], float] = Keyed()
     """Seconds of its critical path that these took from each kind and name of work."""
 
 
@@ -277,7 +312,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     for blocking in waits:
         by_subject[blocking.instance, blocking.name, blocking.kind].append(blocking)
     verdicts: list[Verdict] = []
-    covered: dict[tuple[str, str], float] = defaultdict(float)
+    covered: Keyed[tuple[str, str], float] = Keyed()
     for blockings in by_subject.values():
         seconds = _count_seconds(blockings)
         is_callback = all(blocking.reason == "callback" for blocking in blockings)
@@ -289,7 +324,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         waiting = _count_waiting(members, blockings)
         verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting))
         for blocking in blockings:
-            covered[blocking.work] += _count_seconds([blocking])
+            covered[blocking.work] = covered.get(blocking.work, 0.0) + _count_seconds([blocking])
     return Blocked(tuple(verdicts), covered)
 
 

@@ -8,9 +8,10 @@ and without it the step would have been noticeably shorter. Rules and limits: ``
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from verl_otel.analysis.model import Step, Trajectory, Verdict
 from verl_otel.analysis.traces import critical_path
@@ -25,6 +26,7 @@ from verl_otel.analysis.verdicts.baselines import (
     TRAJECTORY_SECONDS,
     Baseline,
     Baselines,
+    Key,
     measure,
 )
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases, measure_calls, measure_phases
@@ -151,7 +153,7 @@ class Findings(NamedTuple):
     phase_times: tuple[PhaseTime, ...]
     calls: Mapping[str, float]
     """As in `_RecentStep`."""
-    baselines: Mapping[Hashable, Baseline]
+    baselines: Mapping[Key, Baseline]
     """Baselines of what its trajectories did, by kind of work."""
 
 
@@ -161,30 +163,30 @@ def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
     Args:
         step: With its critical path and its stragglers.
         root: Its tree.
-        members: The trajectories that it trained on, with their paths.
+        members: The trajectories that it waited for, with their paths: those that it trained on, and those that it took and did not train on.
     """
     path = step.path or critical_path.of_step(root, {member.trace_id: member for member in members}, step.trajectories)
+    whole = [member for member in members if not member.stopped]  # what was cut off is no measure for others
     return Findings(
         find_awaited_work(path, root, members, _floor(step, TRAJECTORY_SECONDS)),
         () if step.failed else measure_phases(path, root),  # what an exception cut off is not comparable
         measure_calls(path, root) if step.stragglers else {},
-        {key: baseline for key, values in measure_spans(members).items() if (baseline := measure(values))},
+        {key: baseline for key, values in measure_spans(whole).items() if (baseline := measure(values))},
     )
 
 
-class Judge:
+class Judge(msgspec.Struct):
     """Judges the steps of a run in the order of time.
 
     The baselines grow with the run: `judge` returns preliminary verdicts, `settle` the final ones. A
     verdict is final some steps later; of older steps only the verdicts are kept.
     """
 
-    def __init__(self) -> None:
-        self._baselines = Baselines()
-        self._recent: deque[_RecentStep] = deque()
-        self._final: dict[int, tuple[Verdict, ...]] = {}
-        self._first: dict[int, int] = {}
-        """The first step of each attempt."""
+    _baselines: Baselines = msgspec.field(default_factory=Baselines)
+    _recent: list[_RecentStep] = []
+    _final: dict[int, tuple[Verdict, ...]] = {}
+    _first: dict[int, int] = {}
+    """The first step of each attempt."""
 
     def judge(self, step: Step, findings: Findings) -> tuple[Verdict, ...]:
         """Return the preliminary verdicts on a step, the largest saving first.
@@ -206,7 +208,7 @@ class Judge:
         recent_step = _RecentStep(slim, awaited_work, findings.phase_times, findings.calls)
         self._recent.append(recent_step)
         while len(self._recent) > LOOK_AHEAD:
-            self._finalise(self._recent.popleft())
+            self._finalise(self._recent.pop(0))
         return self._decide(recent_step)
 
     def settle(self, steps: Iterable[Step]) -> tuple[Step, ...]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Segment, Step, Verdict
@@ -13,11 +13,11 @@ from verl_otel.analysis.traces.critical_path import NOWHERE, find_place
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
-from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS, Baselines
+from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS, Baselines, Key
 from verl_otel.analysis.verdicts.stragglers import method_of
 
-_NOT_JUDGED: Final = frozenset(("poll", "start"))
-"""Idle kinds: a poll ends with the trainer's next check, a start when a slot is free."""
+_NOT_JUDGED: Final = "start"
+"""A wait that ends when a slot is free, which nobody in the step decides."""
 _NAMED: Final = frozenset(("weight_sync", "checkpoint", "validation", "logging", "data_loading"))
 """Descendants of these are attributed to them: users know the weight sync, not the calls that it makes."""
 
@@ -40,19 +40,20 @@ class PhaseTime(NamedTuple):
     """All methods on that part of the path."""
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> Key:
         """Key of the same time in other steps."""
         return "phase", self.phase, self.kind, self.name
 
 
 def measure_phases(path: Iterable[Segment], root: Node) -> tuple[PhaseTime, ...]:
     """Return the time of a step's critical path in each phase and in each kind of work in it, without trajectories."""
-    own = [segment for segment in _name_awaited(path) if not segment.trace_id and segment.kind not in _NOT_JUDGED]
+    own = [segment for segment in _name_awaited(path) if not segment.trace_id and segment.kind != _NOT_JUDGED]
     scopes = dict(_find_scopes(root)) if own else {}
     groups: dict[tuple[str, str, str], list[Segment]] = defaultdict(list)
     for segment in own:
         groups[segment.phase, "", ""].append(segment)
-        kind, name = scopes.get(segment.span_id, (segment.kind, segment.name))
+        own_kind = segment.kind, segment.name
+        kind, name = own_kind if segment.kind == "poll" else scopes.get(segment.span_id, own_kind)
         groups[segment.phase, kind, name].append(segment)
     return tuple(_sum_up(key, segments) for key, segments in groups.items())
 

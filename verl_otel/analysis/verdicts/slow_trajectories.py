@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Part, Segment, Step, Trajectory
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.verdicts.baselines import FEW_PEERS, SAMPLE, Baseline, Baselines, measure
+from verl_otel.analysis.verdicts.baselines import FEW_PEERS, SAMPLE, Baseline, Baselines, Key, measure
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
 
 # -- What each span adds to the critical path of its trajectory, by what it is: what trajectories are compared by --
@@ -92,7 +92,7 @@ class AwaitedWork(NamedTuple):
     name: str
     instance: str
     turn: int | None
-    key: Hashable
+    key: Key
     seconds: float
     inside: float
     """Seconds of it since the wait started."""
@@ -112,14 +112,14 @@ class AwaitedWork(NamedTuple):
     """End of the last of the remaining trajectories."""
 
 
-def measure_spans(members: Sequence[Trajectory]) -> dict[Hashable, list[float]]:
+def measure_spans(members: Sequence[Trajectory]) -> dict[Key, list[float]]:
     """Return the durations in seconds of the work of trajectories, by kind: each span, and the sum per trajectory.
 
     Of many trajectories a random sample is measured: that is enough for a median.
     """
     if len(members) > SAMPLE:
         members = random.Random(members[0].trace_id).sample(members, SAMPLE)  # noqa: S311 - no secret
-    lengths: dict[Hashable, list[float]] = defaultdict(list)
+    lengths: dict[Key, list[float]] = defaultdict(list)
     for member in members:
         lengths[_key(*_UNKNOWN, summed=False)].append(member.seconds)
         spans = find_spans(member) if member.whole else {}
@@ -130,7 +130,7 @@ def measure_spans(members: Sequence[Trajectory]) -> dict[Hashable, list[float]]:
     return lengths
 
 
-def _key(kind: str, name: str, *, summed: bool) -> Hashable:
+def _key(kind: str, name: str, *, summed: bool) -> Key:
     return "sum" if summed else "span", kind, name
 
 
@@ -142,7 +142,7 @@ def find_awaited_work(
     Args:
         path: Critical path of the step.
         root: Its tree.
-        members: The trajectories that it trained on.
+        members: The trajectories that it waited for.
         floor: Minimum seconds of work to be returned.
     """
     members_by_id = {member.trace_id: member for member in members}

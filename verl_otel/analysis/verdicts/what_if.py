@@ -157,7 +157,7 @@ def find_savings(step: Step, members: Sequence[Trajectory], root: Node) -> tuple
 
     Args:
         step: With its critical path.
-        members: The trajectories that it trained on.
+        members: The trajectories that it waited for.
         root: Its tree: other work that a phase waited for is not charged to the trajectories.
 
     Returns:

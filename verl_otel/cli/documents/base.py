@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 
 import msgspec
 
+from verl_otel.semconv import kinds
 from verl_otel.semconv.run_state import CRASHED, ENDED, NO_END, WORDS
 
 SCHEMA_VERSION: Final = 1
@@ -36,6 +37,20 @@ class Answer(Document):
     """What a command prints with ``--json``."""
 
     schema_version: Annotated[int, about("increased when a key is removed or changes its meaning")]
+
+
+class Cause(Document):
+    """One cause of a long step; the largest saving first."""
+
+    step: int | None
+    step_seconds: float
+    kind: Annotated[str, about(", ".join(kinds.VERDICTS))]
+    subject: Annotated[str, about("what delayed the step")]
+    cause: Annotated[str, about(f"kind of work that took the time: {', '.join(kinds.WORK)}")]
+    cause_name: str
+    seconds: Annotated[float, about("excess over its peers")]
+    saved: Annotated[float, about("by how much the step would have been shorter")]
+    next: Annotated[str, about("what to do about it")]
 
 
 Kind = TypeVar("Kind", bound=Document)

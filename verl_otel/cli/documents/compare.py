@@ -39,7 +39,7 @@ class Row(Document):
     change: Annotated[float | None, about("relative to A")]
     p: float | None
     significant: bool
-    detectable: Annotated[float | None, about("smallest change that would be detected")]
+    detectable: Annotated[float | None, about("smallest change that would be significant")]
 
 
 class Name(Document):
@@ -56,6 +56,7 @@ class Contribution(Document):
     kind: str
     seconds: Annotated[float, about("change")]
     share: Annotated[float | None, about("change as a share of a step of A")]
+    significant: Annotated[bool, about("this kind alone differs significantly")]
     names: tuple[Name, ...]
 
 

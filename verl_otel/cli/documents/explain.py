@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from verl_otel.analysis import findings, learning, model, step_lengths
+from verl_otel.analysis import findings, learning, model, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
@@ -15,6 +15,7 @@ from verl_otel.cli import advice, incidents, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
+    Cause,
     Document,
     ErrorType,
     Failed,
@@ -33,30 +34,20 @@ from verl_otel.cli.documents.base import (
     name_id,
     sum_parts,
 )
-from verl_otel.cli.documents.learning import Finding, Signal, describe
-from verl_otel.semconv import kinds
+from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
 
 
-class Verdict(Document):
+class Verdict(Cause):
     """One cause; the largest saving first."""
 
-    step: int | None
-    step_seconds: float
-    kind: Annotated[str, about(", ".join(kinds.VERDICTS))]
-    subject: Annotated[str, about("what delayed the step")]
-    cause: Annotated[str, about(f"kind of work that took the time: {', '.join(kinds.WORK)}")]
-    cause_name: str
-    seconds: Annotated[float, about("excess over its peers")]
-    saved: Annotated[float, about("by how much the step would have been shorter")]
     trace_id: Annotated[str | None, about("trajectory")]
     turn: int | None
     instance: Annotated[str, about("process")]
     uncertainty: Annotated[float | None, about("of the clocks")]
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
-    next: Annotated[str, about("what to do about it")]
 
 
 class Segment(Document):
@@ -114,6 +105,26 @@ class RunCost(Cost):
     generated_tokens: Annotated[int, about("all tokens that the model wrote for training")]
 
 
+class Failure(Document):
+    """Tools, or the reward, whose calls failed in the trajectories that a step trained on."""
+
+    kind: Annotated[str, about("tool or reward")]
+    name: str
+    calls: Annotated[int, about("its calls that failed")]
+    trajectories: Annotated[int, about("trajectories with such a call")]
+    unrewarded: Annotated[int, about("those of them whose score is 0")]
+
+
+class ShortRank(Document):
+    """Ranks that were given at most half as many samples for an update as the others."""
+
+    method: str
+    rank: int
+    instance: Annotated[str, about("process")]
+    samples: int
+    usual: Annotated[float, about("median of the others")]
+
+
 class Step(Document):
     """The steps that were chosen."""
 
@@ -140,6 +151,8 @@ class Step(Document):
     savings: tuple[Saving, ...]
     gpu: Devices
     stragglers: tuple[Straggler, ...]
+    failures: tuple[Failure, ...]
+    short_ranks: tuple[ShortRank, ...]
     not_observable: Annotated[tuple[str, ...], about("evidence for late ranks that no span has")]
     cost: Cost | None
     uncertainty: Annotated[float | None, about("of the clocks")]
@@ -183,6 +196,22 @@ class StartUp(Document):
     parts: tuple[StartUpPart, ...]
 
 
+class WeightSync(Document):
+    """Weight syncs of the process that took longest, of each kind: gather and load, gather and send, receive and load."""
+
+    instance: Annotated[str, about("the process")]
+    bytes: Annotated[float, about("median of the bytes of a sync")]
+    seconds: Annotated[float, about("of all parts")]
+    parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
+
+
+class TrajectoryEnds(Document):
+    """Numbers of trajectories of the training."""
+
+    ended: Annotated[dict[str, int], about("by how they ended")]
+    dropped: Annotated[dict[str, int], about("those that no step trained on, by reason")]
+
+
 class WholeRun(Document):
     """The whole run."""
 
@@ -190,6 +219,8 @@ class WholeRun(Document):
     balance: Balance | None
     off_policy: OffPolicy | None
     cost: RunCost | None
+    trajectories: TrajectoryEnds
+    weight_sync: tuple[WeightSync, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
@@ -227,6 +258,7 @@ class Explain(Answer):
     events: tuple[Event, ...]
     profile: Annotated[str, about("profile of the thresholds of the learning")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    reward_move: Move
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     missing: Missing
@@ -253,7 +285,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[make_step(step, findings.find_rest(run.steps, step)) for step in steps],
+        steps=[make_step(run, step, findings.find_rest(run.steps, step)) for step in steps],
         run=fill(
             WholeRun,
             None,
@@ -261,6 +293,8 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             balance=balance.judge(run.devices),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
+            trajectories=trajectory_ends.count(run.series),
+            weight_sync=weight_syncs.find(run.series),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=[
                 {
@@ -284,17 +318,18 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             )
             for event in run.events
         ],
-        **describe(learning.judge(run)),
+        **describe(learning.judge(run), has_verl=not run.is_own),
         unknown=accounting.UNKNOWN,
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
 
 
-def make_step(step: model.Step, rest: float) -> Step:
+def make_step(run: model.Explanation, step: model.Step, rest: float) -> Step:
     """Return a step.
 
     Args:
+        run: The run.
         step: The step.
         rest: By how many seconds it exceeded the others beyond what its verdicts explain.
     """
@@ -305,7 +340,7 @@ def make_step(step: model.Step, rest: float) -> Step:
         longer=sum_savings(step),
         unexplained=rest,
         verdicts=[
-            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(verdict))
+            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(run, verdict))
             for verdict in step.verdicts
         ],
         path=[

@@ -16,6 +16,7 @@ from verl_otel.cli import advice
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
+    Cause,
     Document,
     Folders,
     Missing,
@@ -25,7 +26,7 @@ from verl_otel.cli.documents.base import (
     about,
     fill,
 )
-from verl_otel.cli.documents.learning import Finding, Signal, describe
+from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
 
@@ -46,20 +47,6 @@ class Counts(Document):
     unexplained: Annotated[int, about("slow steps without one")]
 
 
-class Verdict(Document):
-    """One cause; the largest saving first."""
-
-    step: int
-    step_seconds: float
-    kind: Annotated[str, about("phase; between: a phase after the step")]
-    subject: Annotated[str, about("the phase")]
-    cause: Annotated[str, about("kind of work that took the time")]
-    cause_name: str
-    seconds: Annotated[float, about("excess over other steps")]
-    saved: Annotated[float, about("by how much the step would have been shorter")]
-    next: Annotated[str, about("what to do about it")]
-
-
 class Step(Document):
     """The steps that were chosen."""
 
@@ -67,7 +54,7 @@ class Step(Document):
     attempt: Attempt
     repeated: Repeated
     seconds: float
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Cause, ...]
     phases: Phases
     no_phase: Annotated[float, about("seconds outside of phases")]
 
@@ -119,6 +106,7 @@ class ExplainLog(Answer):
     changes: tuple[Change, ...]
     profile: Annotated[str, about("profile of the thresholds")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    reward_move: Move
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     off_policy: OffPolicy | None
@@ -150,7 +138,7 @@ def make_explain_log(log: TrackedLog, learning: Learning, chosen: Sequence[model
             fill(
                 Step,
                 step,
-                verdicts=[fill(Verdict, verdict, next=advise_on(verdict)) for verdict in step.verdicts],
+                verdicts=[fill(Cause, verdict, next=advise_on(verdict)) for verdict in step.verdicts],
                 phases={phase.key: phase.seconds for phase in step.phases},
             )
             for step in chosen
@@ -166,7 +154,7 @@ def make_explain_log(log: TrackedLog, learning: Learning, chosen: Sequence[model
             )
             for each in log.changes
         ],
-        **describe(learning),
+        **describe(learning, has_verl=True),
         off_policy=off_policy.judge(step.values for step in log.steps),
         missing=list(list_missing(log)),
         unknown=UNKNOWN,
@@ -179,7 +167,7 @@ def advise_on(verdict: model.Verdict) -> str:
     if verdict.cause in ("phase", "step"):
         where = "between its phases" if verdict.cause == "step" else f"in {verdict.subject}"
         return f"train again with VERL_OTEL_ENABLED=1, which records what the step waits for {where}"
-    return advice.advise(verdict)
+    return advice.word(advice.find_key(verdict))
 
 
 def list_missing(log: TrackedLog) -> Iterator[str]:

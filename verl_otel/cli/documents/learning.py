@@ -38,11 +38,36 @@ class Finding(Document):
     next: Annotated[str, about("what to do about it")]
 
 
-def describe(learning: signals.Learning) -> dict[str, Any]:
-    """Return the keys ``profile``, ``progress``, ``signals`` and ``findings`` of a document."""
+class Change(Document):
+    """A component of the reward before and after the reward moved."""
+
+    name: str
+    before: Annotated[float, about("mean before")]
+    after: Annotated[float, about("mean after")]
+    moved: Annotated[bool, about("whether they differ by more than the noise between steps explains")]
+
+
+class RewardMove(Document):
+    """The largest move of the mean reward, with its components."""
+
+    first: Annotated[tuple[int, ...], about("first and last step of the window before")]
+    last: Annotated[tuple[int, ...], about("first and last step of the window after")]
+    before: Annotated[float, about("mean reward before")]
+    after: Annotated[float, about("mean reward after")]
+    components: tuple[Change, ...]
+
+
+Move = Annotated[
+    RewardMove | None, about("null: the reward has no components, or did not move beyond the noise between steps")
+]
+
+
+def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
+    """Return the keys ``profile``, ``progress``, ``reward_move``, ``signals`` and ``findings`` of a document."""
     return {
         "profile": learning.profile.name,
         "progress": describe_progress(learning.progress) if learning.progress else "",
+        "reward_move": learning.move,
         "signals": [fill(Signal, signal) for signal in learning.signals],
         "findings": [
             fill(
@@ -51,7 +76,7 @@ def describe(learning: signals.Learning) -> dict[str, Any]:
                 kind=trouble.first.kind,
                 step=trouble.first.step,
                 text=wording.describe(trouble.first),
-                next=advise(trouble.first.kind),
+                next=advise(trouble.first.kind, has_verl=has_verl),
             )
             for trouble in learning.troubles
         ],

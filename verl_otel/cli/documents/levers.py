@@ -13,14 +13,14 @@ from verl_otel.cli.documents.base import Answer, Document, RunId, State, about, 
 
 
 class Lever(Document):
-    """The largest gain first."""
+    """The largest gain first; those of one step last."""
 
     kind: Annotated[str, about(", ".join(wording.LEVERS))]
     subject: Annotated[str, about("tool, data source, tracker or percentage")]
-    seconds: Annotated[float, about("mean gain of a step")]
+    seconds: Annotated[float, about("mean gain of a step, or the gain of only_step")]
     low: Annotated[float | None, about("lower end of its interval of 90 %")]
     high: Annotated[float | None, about("upper end")]
-    share: Annotated[float, about("gain as a share of the period")]
+    share: Annotated[float, about("gain as a share of the period, or of that of only_step")]
     only_step: Annotated[int | None, about("the step from which nearly all of the gain comes; null: from several")]
     text: Annotated[str, about("what is changed")]
 
@@ -39,6 +39,7 @@ class Levers(Answer):
     run_id: RunId
     state: State
     steps: Annotated[tuple[int | None, ...], about("numbers of the steps that were replayed and compared")]
+    left_out: Annotated[tuple[int | None, ...], about("numbers of the steps that took much longer, and do not count")]
     period: Annotated[float, about("mean time from one of them to the next, in seconds")]
     waited: Annotated[float, about("mean time of it in which the trainer waited for trajectories")]
     levers: tuple[Lever, ...]

@@ -3,8 +3,7 @@
 """Write a run as a trace for Perfetto: a timeline of nodes, processes, steps and trajectories.
 
 Open the file in https://ui.perfetto.dev (nothing is uploaded) or query it with Perfetto's trace processor. It holds the steps with their verdicts,
-the critical path, the GPU time of each step, every span, stalls, and metrics as counters. Needs Perfetto's schema:
-pip install 'verl-otel[perfetto]'.
+the critical path, the GPU time of each step, every span, stalls, and metrics as counters.
 
 A run with more spans than --spans is cut: steps are complete, and of the trajectories the slowest are. The command reports what is left out.
 
@@ -53,14 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the trace. Returns 1 when the run has no spans."""
-    try:
-        from verl_otel.cli.export.perfetto_timeline import Timeline, TraceFile
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith("perfetto"):
-            raise
-        raise VerlOtelError("a Perfetto trace needs Perfetto's schema: pip install 'verl-otel[perfetto]'") from None
-    except Exception as error:  # protobuf's VersionError, which is of no public class in all versions
-        raise VerlOtelError(f"Perfetto's schema cannot be loaded: {error}") from None
+    from verl_otel.cli.export.perfetto_timeline import Timeline, TraceFile
+
     asked = None if arguments.steps is None else frozenset(range(arguments.steps[0], arguments.steps[1] + 1))
     explanation = run_selection.explain(arguments.folders, "export", steps=asked)
     steps = [step for step in explanation.steps if asked is None or step.number in asked]

@@ -19,18 +19,18 @@ the step that trained on it.
 from __future__ import annotations
 
 import math
+import struct
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any, Final, NamedTuple
-
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
+from typing import IO, Final, NamedTuple
 
 from verl_otel.analysis.model import Explanation, Process, Step
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli.export.perfetto import Written
 from verl_otel.cli.wording import describe_verdict
-from verl_otel.model import SpanRecord
+from verl_otel.exporting.otlp.protobuf import field, text, varint
+from verl_otel.model import SpanRecord, in_64_bits
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import TRACESTATE_STEP
 
@@ -271,7 +271,15 @@ def _describe_step(step: Step) -> dict[str, Value]:
     return details | ({"error": step.error} if step.error else {})
 
 
-# -- The file: packets in Perfetto's own schema (package ``perfetto``, ``perfetto_trace.proto``) --
+# -- The file: packets of Perfetto's schema (``perfetto_trace.proto``), written directly. Numbers of fields are beside what they hold; the tests parse the
+# bytes by the schema of the package ``perfetto`` --
+
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
+"""Values of `TrackEvent.Type`."""
+_EXPLICIT: Final = 3
+"""Value of `TrackDescriptor.ChildTracksOrdering`: children are ordered by their rank."""
+_NOT_MERGED: Final = 2
+"""Value of `TrackDescriptor.SiblingMergeBehavior`."""
 
 _SEQUENCE: Final = 1
 _REALTIME: Final = 1
@@ -293,11 +301,8 @@ class TraceFile:
     def __init__(self, stream: IO[bytes], start_ns: int) -> None:
         self._stream = stream
         self._tracks = 0
-        clocks = Trace()
-        packet = clocks.packet.add(trusted_packet_sequence_id=_SEQUENCE)
-        for clock in (_REALTIME, _BOOTTIME):
-            packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=start_ns)
-        self._write(clocks)
+        clocks = (_number(1, clock) + _number(2, start_ns) for clock in (_REALTIME, _BOOTTIME))
+        self._write(field(6, b"".join(field(1, clock) for clock in clocks)))
 
     def add_track(self, name: str, parent: int = 0, *, rank: int = 0, unit: str | None = None) -> int:
         """Declare a track.
@@ -312,18 +317,13 @@ class TraceFile:
             Its number, for the other methods.
         """
         self._tracks += 1
-        trace = Trace()
-        descriptor = trace.packet.add(trusted_packet_sequence_id=_SEQUENCE).track_descriptor
-        descriptor.uuid = self._tracks
-        descriptor.name = name
-        descriptor.sibling_order_rank = rank
-        descriptor.child_ordering = TrackDescriptor.EXPLICIT
-        descriptor.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
+        descriptor = _number(1, self._tracks) + field(2, text(name)) + _number(11, _EXPLICIT) + _number(12, rank)
+        descriptor += _number(15, _NOT_MERGED)
         if parent:
-            descriptor.parent_uuid = parent
+            descriptor += _number(5, parent)
         if unit is not None:
-            descriptor.counter.unit_name = unit
-        self._write(trace)
+            descriptor += field(8, field(6, text(unit)))
+        self._write(field(60, descriptor))
         return self._tracks
 
     def begin(
@@ -348,55 +348,59 @@ class TraceFile:
             flows: Numbers of arrows that begin at it.
             ends_flows: Numbers of arrows that end at it.
         """
-        event = self._event(track, time_ns, TrackEvent.TYPE_SLICE_BEGIN, name, arguments)
-        if category:
-            event.packet[0].track_event.categories.append(category)
-        event.packet[0].track_event.flow_ids.extend(flows)
-        event.packet[0].track_event.terminating_flow_ids.extend(ends_flows)
-        self._write(event)
+        more = field(22, text(category)) if category else b""
+        more += b"".join(b"\xf9\x02" + _FIXED(flow) for flow in flows)  # 47
+        more += b"".join(b"\x81\x03" + _FIXED(flow) for flow in ends_flows)  # 48
+        self._event(track, time_ns, _BEGIN, name, arguments, more)
 
     def end(self, track: int, time_ns: int) -> None:
         """End the innermost slice of a track."""
-        self._write(self._event(track, time_ns, TrackEvent.TYPE_SLICE_END))
+        self._event(track, time_ns, _END)
 
     def instant(self, track: int, time_ns: int, name: str, arguments: Mapping[str, Value] | None = None) -> None:
         """Mark a moment."""
-        self._write(self._event(track, time_ns, TrackEvent.TYPE_INSTANT, name, arguments))
+        self._event(track, time_ns, _INSTANT, name, arguments)
 
     def count(self, track: int, time_ns: int, value: float) -> None:
         """Add a value of a counter; what is not finite is left out."""
         if math.isfinite(value):
-            event = self._event(track, time_ns, TrackEvent.TYPE_COUNTER)
-            event.packet[0].track_event.double_counter_value = value
-            self._write(event)
+            self._event(track, time_ns, _COUNTER, more=b"\xe1\x02" + _DOUBLE(value))  # 44
 
     def _event(
-        self, track: int, time_ns: int, kind: int, name: str = "", arguments: Mapping[str, Value] | None = None
-    ) -> Any:
-        trace = Trace()
-        packet = trace.packet.add(timestamp=time_ns, trusted_packet_sequence_id=_SEQUENCE)
-        event = packet.track_event
-        event.type = kind
-        event.track_uuid = track
-        if name:
-            event.name = name
+        self,
+        track: int,
+        time_ns: int,
+        kind: int,
+        name: str = "",
+        arguments: Mapping[str, Value] | None = None,
+        more: bytes = b"",
+    ) -> None:
+        event = _number(9, kind) + _number(11, track) + (field(23, text(name)) if name else b"") + more
         for key, value in (arguments or {}).items():
-            _annotate(event.debug_annotations.add(name=key), value)
-        return trace
+            event += field(4, field(10, text(key)) + _annotate(value))
+        self._write(_number(8, time_ns) + field(11, event))
 
-    def _write(self, trace: Any) -> None:
-        self._stream.write(trace.SerializeToString())
+    def _write(self, packet: bytes) -> None:
+        self._stream.write(field(1, packet + _number(10, _SEQUENCE)))
 
 
-def _annotate(annotation: Any, value: Value) -> None:
+_DOUBLE: Final = struct.Struct("<d").pack
+_FIXED: Final = struct.Struct("<Q").pack
+
+
+def _number(number: int, value: int) -> bytes:
+    """Return a field with an integer; a negative one takes ten bytes."""
+    return varint(number << 3) + varint(value & 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _annotate(value: Value) -> bytes:
+    """Return the value of a ``DebugAnnotation``."""
     if isinstance(value, bool):
-        annotation.bool_value = value
-    elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
-        annotation.int_value = value
-    elif isinstance(value, float):
-        annotation.double_value = value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _annotate(annotation.array_values.add(), item)
-    else:
-        annotation.string_value = str(value)
+        return _number(2, value)
+    if isinstance(value, int) and in_64_bits(value):
+        return _number(4, value)
+    if isinstance(value, float):
+        return b"\x29" + _DOUBLE(value)  # 5
+    if isinstance(value, (tuple, list)):
+        return b"".join(field(12, _annotate(item)) for item in value)
+    return field(6, text(str(value)))

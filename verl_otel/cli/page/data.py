@@ -252,7 +252,7 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
                 "index": first + index,
                 "saved": round(verdict.saved, 4),
                 "text": printable.show(headlines.verdict_line(verdict), formatting.SENTENCE),
-                "next": printable.show(advice.advise(verdict), formatting.SENTENCE),
+                "next": printable.show(advice.advise(run, verdict), formatting.SENTENCE),
             }
             for index, step in enumerate(steps)
             for verdict in step.verdicts
@@ -314,7 +314,7 @@ def describe_step(run: Explanation, index: int, rest: float | None = None) -> di
     step = run.steps[index]
     names = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
     rest = find_rest(run.steps, step) if rest is None else rest
-    document = make_step(step._replace(path=shorten(step.path)), rest)
+    document = make_step(run, step._replace(path=shorten(step.path)), rest)
     described = {
         **to_plain(document),
         "index": index,
@@ -322,7 +322,7 @@ def describe_step(run: Explanation, index: int, rest: float | None = None) -> di
             {
                 "text": wording.describe_cause(finding.cause),
                 "saved": finding.seconds,
-                "next": advice.advise(finding.cause),
+                "next": advice.advise(run, finding.cause),
                 "is_finding": isinstance(finding.cause, Verdict),
             }
             for finding in find_of_step(step)

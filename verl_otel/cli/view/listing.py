@@ -8,7 +8,6 @@ A run is read again only when one of its files has changed. What was found in a 
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -18,9 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, printable, safe_files
-from verl_otel.analysis import kept_results, scalars, step_lengths
+from verl_otel.analysis import reader, saved_state, scalars, step_lengths
 from verl_otel.analysis.io import run_files
-from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import formatting, run_overview
 from verl_otel.cli.documents.base import to_plain
@@ -56,6 +54,7 @@ class Listing:
         self._watcher = watcher
         self._rows: dict[str, tuple[str, _Row]] = {}
         self._folders: dict[str, tuple[Path, ...]] = {}
+        self._code = saved_state.sign_code()
         self._found = _load()
         """What was found in runs that have ended, by the signature of their files."""
         self._watched: dict[str, tuple[Explanation, _Row]] = {}
@@ -84,7 +83,7 @@ class Listing:
             self._wanted.set()
 
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[str, _Row]:
-        signature = _sign(folders)
+        signature = _sign(self._code, folders)
         known = self._rows.get(name)
         if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
             return known
@@ -148,7 +147,7 @@ class Listing:
 
     def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
         try:
-            run = kept_results.load(folders, None) or _read_slowly(folders, stopped)
+            run = _read_slowly(folders, stopped)
             return summarise(run) if run is not None else {}
         except Exception as error:  # one damaged run must not end the reading of the others
             error_boundary.record_internal_error("live page", error)
@@ -157,7 +156,7 @@ class Listing:
 
 def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explanation | None:
     """Return what is known of a run; None if it is stopped before."""
-    live = LiveRun(folders)
+    live = reader.begin_page(folders)
     live.look()
     while live.is_behind:
         if stopped.is_set():
@@ -191,19 +190,13 @@ def _thin(values: list[float]) -> list[float | None]:
     return data.thin(values, values, data.SPARK)[1]
 
 
-def _sign(folders: tuple[Path, ...]) -> str:
+def _sign(code: str, folders: tuple[Path, ...]) -> str:
     """Return a signature of the files of a run and of the code: none has changed while it is the same."""
     entries: list[tuple[str, int, int]] = []
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             entries += sorted((entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in found)
-    return hashlib.sha256(json.dumps([_sign_code(), entries]).encode()).hexdigest()[:32]
-
-
-@functools.cache
-def _sign_code() -> list[tuple[str, int, int]]:
-    """Return the signature of the code that finds what is kept."""
-    return [entry for entry in kept_results.sign([Path(__file__).resolve().parents[2]]) if entry[0].endswith(".py")]
+    return hashlib.sha256(json.dumps([code, entries]).encode()).hexdigest()[:32]
 
 
 def _path() -> Path:

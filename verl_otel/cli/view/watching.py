@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.analysis import kept_results
-from verl_otel.analysis.live_run import LiveRun
+from verl_otel.analysis import reader, saved_state, summary
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli.run_folders import is_run, list_runs
 from verl_otel.semconv.run_state import ENDS, NO_END
@@ -23,8 +22,6 @@ IDLE_SECONDS: Final = 120.0
 """A run that no client requested in this time is dropped."""
 MAX_WATCHED: Final = 4
 """Runs that are read at the same time; above it the one whose last request is the oldest is dropped."""
-MAX_KEPT: Final = 20
-"""Explanations of dropped runs that are kept until a file of the run changes: a run that has ended is not read again for each client."""
 REST_SHARE: Final = 1.0
 """After each piece of a long run, time for the training: this multiple of the time that the piece took."""
 EXPLAIN_SHARE: Final = 150.0
@@ -33,27 +30,33 @@ ABANDONED_SECONDS: Final = 600.0
 """A run without an end that was written longer ago than this is taken to have ended."""
 
 
-_Kept = tuple[kept_results.Signature, Explanation]
-"""The files of a run that has ended, and what was found in them."""
-
-
 class _Watched:
-    def __init__(self, folders: tuple[Path, ...], kept: _Kept | None) -> None:
-        self.live = LiveRun(folders)
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self.live = reader.begin_page(folders)
         self.asked_at = time.monotonic()
-        self.files = kept_results.sign(folders)
-        """The files of which everything was found, here or by an earlier command: while they are the same, nothing is read. Empty: there are none."""
-        self.explanation = kept[1] if kept and kept[0] == self.files else kept_results.load(folders, None)
-        if self.explanation is None:
-            self.files = ()
+        self.explanation: Explanation | None = None
         self.explained = -1
         """Version of the run when it was explained."""
-        self.read_share = 0.0 if self.explanation is None else 1.0
+        self.read_share = 0.0
         """Share of its files that had been read when it was explained."""
         self.explain_at = 0.0
         """When it may be explained again."""
         self.explained_at = time.monotonic()
         """When it was explained."""
+        self.spent = 0.0
+        """CPU seconds that reading it took since it was saved."""
+
+    def read(self) -> None:
+        """Read a piece."""
+        begin = time.thread_time()
+        self.live.read()
+        self.spent += time.thread_time() - begin
+
+    def save(self) -> None:
+        """Keep how far it was read, if that took long."""
+        if self.spent > summary.KEPT_SECONDS and not self.live.is_finished:
+            saved_state.save(self.live.folders, reader.PAGE, self.live)
+            self.spent = 0.0
 
 
 class Watcher:
@@ -66,7 +69,6 @@ class Watcher:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._runs: dict[str, _Watched] = {}
-        self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
         self._wanted = threading.Event()
 
@@ -81,10 +83,9 @@ class Watcher:
                 folders = self._catalogue.find().get(name)
                 if folders is None:
                     return None
-                watched = self._runs[name] = _Watched(folders, self._kept.pop(name, None))
-                if not watched.files:
-                    watched.live.look()
-                    watched.live.read()
+                watched = self._runs[name] = _Watched(folders)
+                watched.live.look()
+                watched.read()
                 self._forget()
                 self._wanted.set()
             watched.asked_at = time.monotonic()
@@ -100,7 +101,7 @@ class Watcher:
         """Return how many seconds ago a run was explained; None if all files of a run that has ended are in its explanation."""
         with self._lock:
             watched = self._runs.get(name)
-            return None if watched is None or watched.files else time.monotonic() - watched.explained_at
+            return None if watched is None or watched.live.is_finished else time.monotonic() - watched.explained_at
 
     def run(self, stopped: threading.Event) -> None:
         """Read until it is stopped."""
@@ -123,14 +124,11 @@ class Watcher:
         with self._lock:
             self._forget()
             for watched in self._runs.values():
-                if watched.files and watched.files == kept_results.sign(watched.live.folders):
-                    continue
-                watched.files = ()
                 watched.live.look()
                 if watched.live.is_behind and (watched.live.is_finished or watched.live.has_other_attempts()):
-                    watched.live = LiveRun(watched.live.folders)
+                    watched.live = reader.begin_page(watched.live.folders)
                     watched.live.look()
-                watched.live.read()
+                watched.read()
 
     def _read_once(self) -> bool:
         """Read a piece of each run that is behind; return whether there is one."""
@@ -138,7 +136,7 @@ class Watcher:
         with self._lock:
             behind = [run for run in self._runs.values() if run.live.is_behind and not run.live.is_finished]
             for watched in behind:
-                watched.live.read()
+                watched.read()
         time.sleep(REST_SHARE * (time.thread_time() - begin))
         return bool(behind)
 
@@ -147,17 +145,11 @@ class Watcher:
         oldest_first = sorted(self._runs, key=lambda name: self._runs[name].asked_at)
         for place, name in enumerate(oldest_first):
             if now - self._runs[name].asked_at > IDLE_SECONDS or len(oldest_first) - place > MAX_WATCHED:
-                watched = self._runs.pop(name)
-                if watched.files and watched.explanation is not None:
-                    self._kept[name] = watched.files, watched.explanation
-        for name in list(self._kept)[:-MAX_KEPT]:
-            del self._kept[name]
+                self._runs.pop(name).save()
 
 
 def _explain(watched: _Watched) -> Explanation:
     """Return the explanation of a run; a new one at most every few seconds, while it is read for the first time, too."""
-    if watched.files and watched.explanation is not None:
-        return watched.explanation
     is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
     is_due = is_due or (
         watched.read_share < 1 and not watched.live.is_behind
@@ -188,13 +180,11 @@ def _finish(watched: _Watched) -> None:
         return
     age = time.time() - run.end_ns / 1e9
     if run.state in ENDS or (run.state == NO_END and age > ABANDONED_SECONDS):
-        live = watched.live
-        files = kept_results.sign(live.folders)
-        live.look()
-        if not live.is_behind:
-            live.finish()
+        watched.live.look()
+        if not watched.live.is_behind:
+            watched.save()
+            watched.live.finish()
             _explain_now(watched)
-            watched.files = files
 
 
 # -- The runs that the page shows, by name. A name from a request is looked up here and is never part of a path --

@@ -61,7 +61,9 @@ class Step(NamedTuple):
 
 
 def find_key(value: Value) -> str | None:
-    """Return verl's key of a point; None if it is no scalar of verl."""
+    """Return the key of a point: verl's, or that of a component of the reward; None for another metric."""
+    if value.metric == metric_names.REWARD_COMPONENT:
+        return scalar_keys.component_key(*(value.labels.get(label, "") for label in (attr.VARIABLE, attr.AGGREGATE)))
     if value.metric == metric_names.VALIDATION_SCORE:
         parts = [value.labels.get(label, "") for label in (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE)]
         return f"val-core/{'/'.join(parts)}"

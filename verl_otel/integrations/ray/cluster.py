@@ -26,7 +26,7 @@ from verl_otel.config import Config, is_enabled
 from verl_otel.integrations import cluster_store
 from verl_otel.resource import make_run_id
 from verl_otel.session.prometheus_targets import TargetEntry
-from verl_otel.watchdog.cluster_backend import ClusterNote, DeathInfo
+from verl_otel.watchdog.cluster_backend import ActorProcess, ClusterNote, DeathInfo
 
 RUNS: Final = "run"
 TARGETS: Final = "targets"
@@ -242,6 +242,23 @@ class RayBackend:
         if not row or row.get("State") not in ("DEAD", "RESTARTING"):
             return None
         return read_cause(row.get("DeathCause"))
+
+    def list_actors(self) -> list[ActorProcess]:
+        """Return the processes of this node in which actors of this job run."""
+        if not cluster_store.is_connected():
+            return []
+        import ray
+
+        from verl_otel.integrations.ray.identity import find_role
+
+        context = cluster_store.runtime_context()
+        node, job = str(context.get_node_id()), ray.JobID(bytes.fromhex(context.get_job_id()))
+        rows = ray._private.state.state.actor_table(None, job_id=job, actor_state_name="ALIVE")
+        return [
+            ActorProcess(row["Pid"], find_role(row["ActorClassName"]), actor)
+            for actor, row in rows.items()
+            if row["Address"]["NodeID"] == node
+        ]
 
     def publish(self, run_id: str, node: str, note: ClusterNote | None) -> None:
         """Write or delete the note of this node."""

@@ -218,8 +218,7 @@ def describe_actor(
         attributes[attr.ROLE] = keys[0]
     else:
         is_main = any(_MAIN in base.__name__ for base in type(instance).__mro__)
-        unnamed = "trainer" if is_main else "actor"
-        attributes[attr.ROLE] = next((role for pattern, role in _ROLES if pattern.search(class_name)), unnamed)
+        attributes[attr.ROLE] = find_role(class_name, "trainer" if is_main else "actor")
     if (
         attributes[attr.ROLE] in ("actor_rollout_ref", "critic", "ref", "actor", "rollout")
         and environ.get("RANK", "").isdigit()
@@ -243,6 +242,11 @@ def describe_actor(
     if number:
         attributes[attr.INDEX] = int(number[1])
     return attributes
+
+
+def find_role(class_name: str, unnamed: str = "actor") -> str:
+    """Return the role of an actor by the name of its class; ``unnamed`` for a class of the user's."""
+    return next((role for pattern, role in _ROLES if pattern.search(class_name)), unnamed)
 
 
 def _qualify(name: str, number: str) -> str:

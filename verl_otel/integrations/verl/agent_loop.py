@@ -4,19 +4,21 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.patch import Hook, argument, in_span
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.patch import PATCHED, Hook, argument, in_span
 from verl_otel.integrations.spans import describe, find_open
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
-from verl_otel.recording.call_attributes import extract_trajectory
+from verl_otel.recording.call_attributes import extract_trajectory, read_components
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.decorate import Steps, surround
-from verl_otel.recording.span import Span, current_span
+from verl_otel.recording.span import Span, clock, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, STATUS_ERROR
@@ -126,23 +128,11 @@ def read_outputs(outputs: list[Any]) -> dict[str, Any]:
     return attributes
 
 
-MAX_REWARD_FIELDS: Final = 16
-"""Numbers of a reward function that are kept of a trajectory."""
-
-
 def _read_reward_fields(output: Any) -> tuple[str, ...]:
-    """Return the numbers that a reward function returned in its mapping, beside the score.
-
-    For a function that returns a score alone verl makes ``acc`` of it, which is left out.
-    """
+    """Return the components of the reward. For a function that returns a score alone verl makes ``acc`` of it, which is none."""
     fields = getattr(output, "extra_fields", None)
     info = fields.get("reward_extra_info") if isinstance(fields, dict) else None
-    if not isinstance(info, dict) or info.keys() == {"acc"}:
-        return ()
-    numbers = {
-        to_name(name): to_number(value) for name, value in list(info.items())[:MAX_REWARD_FIELDS] if name != "score"
-    }
-    return tuple(f"{name}={float(number)!r}" for name, number in numbers.items() if number is not None)
+    return read_components(info) if isinstance(info, dict) and info.keys() != {"acc"} else ()
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:
@@ -156,11 +146,33 @@ def _describe_end(span: Span, output: Any, worker: Any) -> None:
         span.set_attribute(attr.GEN_AI_FINISH_REASONS, ("length",))
 
 
-def _begin_turn(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _take_turn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """End the previous turn and begin the next one, which includes the tool calls that follow."""
-    data = argument(args, kwargs, 0, "agent_data")
-    _end_turn()
-    Span(_TURN, {attr.TURN_INDEX: int(to_number(getattr(data, "assistant_turns", 0)) or 0)}).__enter__()
+    loop, data = args[0], argument(args, kwargs, 1, "agent_data")
+    if RECORDER.on:
+        _end_turn()
+        Span(_TURN, {attr.TURN_INDEX: int(to_number(getattr(data, "assistant_turns", 0)) or 0)}).__enter__()
+    if _is_terminated((yield)) and RECORDER.on:
+        if len(data.response_mask) >= loop.response_length:
+            _set_end("length")
+        elif _has_reached(data.assistant_turns, loop.max_assistant_turns) or _has_reached(
+            data.user_turns, loop.max_user_turns
+        ):
+            _set_end("turn_limit")
+
+
+def _is_terminated(state: Any) -> bool:
+    return getattr(state, "name", "") == "TERMINATED"
+
+
+def _has_reached(turns: int, limit: int | None) -> bool:
+    return bool(limit) and turns >= (limit or 0)
+
+
+def _set_end(end: str) -> None:
+    span = find_open("trajectory")
+    if span is not None:
+        span.set_attribute(attr.TRAJECTORY_END, end)
 
 
 def _end_turn(error: BaseException | None = None) -> None:
@@ -180,15 +192,17 @@ def _close_turns(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
 
 
 def _close_turn_after(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
-    """End a turn after its tool calls."""
+    """End a turn after its tool calls. verl ends a trajectory after them if the answers of the tools do not fit into the response."""
     try:
-        yield
+        state = yield
     finally:
         _end_turn()
+    if _is_terminated(state) and RECORDER.on:
+        _set_end("length")
 
 
-def _tool_name(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return the name of a tool of the loop, else ``_OTHER``: the model writes the name, and verl validates it only later.
+def _find_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """Return name and tool that are called; ``_OTHER`` and None if the loop lacks it: the model writes the name, and verl validates it only later.
 
     Since verl 0.8 each sample may have a selection of the loop's tools.
     """
@@ -196,7 +210,9 @@ def _tool_name(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     tools = getattr(argument(args, kwargs, 2, "agent_data"), "_active_tools", None)
     if tools is None:
         tools = getattr(loop, "tools", None)
-    return to_name(name) if isinstance(name, str) and isinstance(tools, Mapping) and name in tools else OTHER_NAME
+    if isinstance(name, str) and isinstance(tools, Mapping) and name in tools:
+        return to_name(name), tools[name]
+    return OTHER_NAME, None
 
 
 def tool_site(name: str) -> CallSite:
@@ -211,7 +227,31 @@ def tool_site(name: str) -> CallSite:
 
 
 def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
-    return Span(tool_site(_tool_name(loop, args, kwargs)))
+    name, tool = _find_tool(loop, args, kwargs)
+    with error_boundary.suppress_errors("tool"):
+        create = getattr(tool, "create", None)
+        if inspect.iscoroutinefunction(create) and not getattr(create, PATCHED, False):
+            tool.create = surround("tool", _time_setup)(create)  # of the instance: the class is the user's
+            setattr(tool.create, PATCHED, True)
+    return Span(tool_site(name))
+
+
+def _time_setup(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Record how long a ``BaseTool`` makes the environment of a call, and that it failed."""
+    span, begin = current_span(), clock()
+    if not RECORDER.on or span is None or span.site.spec.verb != "tool":
+        return
+    try:
+        yield
+    except Exception:
+        span.set_attribute(attr.OUTCOME, ENVIRONMENT_ERROR)
+        raise
+    finally:
+        span.set_attribute(attr.TOOL_SETUP_SECONDS, clock() - begin)
+
+
+ENVIRONMENT_ERROR: Final = "environment_error"
+"""Outcome of a tool call whose environment could not be made."""
 
 
 def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
@@ -220,7 +260,7 @@ def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     outcome = next((word for begin, word in _ERROR_TEXTS if text.startswith(begin)), "success")
     if outcome == "error" and span.attributes.get(attr.GEN_AI_TOOL) == OTHER_NAME:
         outcome = "unknown_tool"  # verl 0.7 does not distinguish the two
-    set_outcome(span, outcome)
+    set_outcome(span, str(span.attributes.get(attr.OUTCOME, outcome)))
 
 
 def set_outcome(span: Span, outcome: str) -> None:
@@ -256,7 +296,7 @@ HOOKS: Final = (
     Hook.wrapping(
         _TOOLS,
         "ToolAgentLoop._handle_generating_state",
-        in_span(_begin_turn),
+        surround("turn", _take_turn),
         "no turns",
         others={
             "ToolAgentLoop._handle_processing_tools_state": surround("turn", _close_turn_after),

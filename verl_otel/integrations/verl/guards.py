@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary, log_lines
+from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import call_for
-from verl_otel._internal.printable import show
+from verl_otel.config import Config
 from verl_otel.guards.decisions import Guards, Stop, make_guards
 from verl_otel.health import profiles
 from verl_otel.integrations import cluster_store
@@ -33,19 +32,14 @@ from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import logs
 from verl_otel.semconv.spans import STATUS_ERROR
-from verl_otel.session import current_session, record_run
-from verl_otel.watchdog.reporter import append_event
+from verl_otel.session import alerts, current_session, record_run
 
 EXIT_CODE: Final = 3
 """Exit code of the driver of a training that a guard has stopped."""
 STORE_SECONDS: Final = 5.0
 """Seconds that a driver which ends waits for the store."""
-MAX_TEXT: Final = 2000
-"""Characters of an alert."""
 _STOP: Final = CallSite("guard_stop", hook=True)
-_logger = logging.getLogger("verl_otel")
 _STOPPED: Final = b"stopped_by_guard"
 
 
@@ -111,7 +105,7 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
         step: Number of the step; 0 is the validation before training, which guards do not see.
     """
     number = to_number(step)
-    if _Run.guards is None or not _Run.guards.active or not number:
+    if _Run.guards is None or not number:
         return
     values = {str(key): float(value) for key, raw in data.items() if (value := to_number(raw)) is not None}
     decision, trainer = _Run.guards.observe(int(number), values), _Run.trainer
@@ -122,7 +116,7 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
             trainer._save_checkpoint()
     for text in decision.alerts:
         with error_boundary.suppress_errors("guard alert"):
-            _alert(int(number), text)
+            alerts.report(_find_config(), int(number), text)
     folder = read_setting(getattr(trainer, "config", None), "trainer.default_local_dir")
     if folder and _Run.guards.best is not None:
         best_checkpoint.follow(Path(str(folder)), _Run.guards.best, int(number), decision.value)
@@ -148,8 +142,15 @@ def _stop(trainer: Any, stop: Stop) -> None:
     with error_boundary.suppress_errors("guard stop"):
         _record_span(stop)
         detail = {"guard": stop.guard, "step": stop.step, "last_step": trainer.total_training_steps}
-        _append_event("stopped", f"guard {stop.guard} after step {stop.step}: {stop.text}", detail)
+        alerts.append_event(
+            _find_config(), "stopped", f"guard {stop.guard} after step {stop.step}: {stop.text}", detail
+        )
     threading.Thread(target=_announce, args=(stop,), name="verl-otel-guard", daemon=True).start()
+
+
+def _find_config() -> Config | None:
+    session = current_session()
+    return session.config if session is not None else None
 
 
 def _record_span(stop: Stop) -> None:
@@ -161,24 +162,6 @@ def _record_span(stop: Stop) -> None:
         span.link_record(LinkRecord(trace_id, span_id, {attr.LINK_TYPE: "stopped"}))
     with span:
         span.detail.status = STATUS_ERROR
-
-
-def _alert(step: int, text: str) -> None:
-    """Report what a callback has seen."""
-    text = show(text, MAX_TEXT)
-    log_lines.warn(_logger, "verl-otel: alert at step %d: %s", step, text)
-    run_log.add_step("alert", step, {"text": text}, logs.WARNING)
-    _append_event("alert", f"step {step}: {text}", {"step": step})
-
-
-def _append_event(kind: str, text: str, detail: Mapping[str, Any]) -> None:
-    """Append an event to those of the run, if it has a folder."""
-    session = current_session()
-    if session is not None and session.config.run_path.is_dir():
-        try:
-            append_event(session.config.run_path, kind, text, detail)
-        except OSError as error:
-            error_boundary.warn_once("events", "verl-otel: an event cannot be written: %s", error.strerror)
 
 
 def _announce(stop: Stop) -> None:

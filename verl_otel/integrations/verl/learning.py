@@ -23,7 +23,10 @@ from verl_otel.semconv import metric_names, scalar_keys
 _RISING: Final = {"reward": scalar_keys.ROLLOUT["reward_mean"][0], "score": scalar_keys.ROLLOUT["score_mean"][0]}
 _VALIDATION: Final = "val-core/"
 _SECONDS: Final = {"step": scalar_keys.TRAINING["step_seconds"][0]}
-_SIZES: Final = {"policy_loss": scalar_keys.PPO["policy_loss"][0]}
+_SIZES: Final = {
+    "policy_loss": scalar_keys.PPO["policy_loss"][0],
+    "rollout_gap": scalar_keys.PPO["rollout_probs_diff_mean"][0],
+}
 
 
 class _Run:

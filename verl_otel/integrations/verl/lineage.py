@@ -25,7 +25,7 @@ from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.decorate import Steps, surround
-from verl_otel.recording.series import gauge, histogram
+from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import count_groups, describe_tail, record_groups, sum_scores
@@ -270,7 +270,13 @@ def _link_removed(buffer: Any, reason_of: Mapping[str, str], args: tuple[Any, ..
     removed = _find_origins(buffer.partitions[partition], groups, reason_of)
     yield
     for reason, origins in removed.items():
-        add_links(find_distinct(origins), {attr.LINK_TYPE: "evicted", attr.REASON: reason})
+        _link_dropped(find_distinct(origins), reason)
+
+
+def _link_dropped(origins: list[Origin], reason: str) -> None:
+    """Link and count different trajectories that no step trains on."""
+    add_links(origins, {attr.LINK_TYPE: "evicted", attr.REASON: reason})
+    counter(metric_names.ROLLOUT_DROPPED, ((attr.REASON, reason),)).record(len(origins))
 
 
 def _find_origins(
@@ -401,7 +407,7 @@ def end_step() -> None:
         kept = [origin for origin in received if int(origin.facts.get(ROW, -1)) in trained]
         left = _subtract(received, kept)
         _Step.filtered = {int(origin.facts[ROW]): origin for origin in left if ROW in origin.facts}
-        add_links(left, {attr.LINK_TYPE: "evicted", attr.REASON: FILTERED})
+        _link_dropped(left, FILTERED)
         add_links(find_distinct(late.values()), {attr.LINK_TYPE: "consumed"})
         consumed = [*kept, *late.values()]
     distinct = find_distinct(consumed)

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from verl_otel.integrations.spans import find_open
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.span import clock
-from verl_otel.recording.step_statistics import CUT, REWARD_FIELD
+from verl_otel.recording.step_statistics import CUT, parse_components
 from verl_otel.semconv import attributes as attr
 
 FACTS: Final = {
@@ -97,10 +97,7 @@ def find_origin() -> Origin | None:
     reasons = values.get(attr.GEN_AI_FINISH_REASONS)
     if type(reasons) is tuple and "length" in reasons:
         facts[CUT] = 1.0
-    fields = values.get(attr.REWARD_FIELDS)
-    for field in fields if type(fields) is tuple else ():
-        name, _, value = str(field).rpartition("=")
-        facts[REWARD_FIELD + name] = float(value)
+    facts |= parse_components(values.get(attr.REWARD_FIELDS))
     return Origin(
         ids.trace_id,
         ids.span_id,

@@ -16,7 +16,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import REWARD_FIELD, SIGNAL, find_spread
+from verl_otel.recording.step_statistics import SIGNAL, find_spread, measure_components
 from verl_otel.semconv import logs, scalar_keys
 
 _SCOPES: Final = {
@@ -51,8 +51,8 @@ class _Run:
     """Fields about the trajectories of the current step."""
     own_means: dict[str, float] = {}
     """Mean, minimum and maximum of their scores, if those of verl are of other trajectories."""
-    reward_fields: dict[str, AttributeValue] = {}
-    """Means of what the reward function returned beside the scores of the current step."""
+    components: dict[str, dict[str, float]] = {}
+    """Those of the rewards of the current step; see `measure_components`."""
 
 
 def begin_run(gpu_share: float = 1.0) -> None:
@@ -62,7 +62,7 @@ def begin_run(gpu_share: float = 1.0) -> None:
         gpu_share: Share of the run's GPUs that verl divides its throughput by.
     """
     _Run.begun, _Run.gpu_share = time.monotonic(), gpu_share
-    _Run.scores, _Run.own_means, _Run.reward_fields = {}, {}, {}
+    _Run.scores, _Run.own_means, _Run.components = {}, {}, {}
     run_log.begin_run()
 
 
@@ -76,7 +76,7 @@ def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logge
     """
     scores = [origin.score for origin in origins if origin.score is not None and origin.score == origin.score]
     _Run.scores = {"samples": len(origins), **_describe_groups(groups)}
-    _Run.reward_fields = _average_reward_fields(origins)
+    _Run.components = measure_components(origins)
     lengths = [origin.facts["response"] for origin in origins if "response" in origin.facts]
     if lengths:
         _Run.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
@@ -91,15 +91,12 @@ def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logge
         _Run.scores["seconds"] = round(seconds, 6)
 
 
-def _average_reward_fields(origins: list[Origin]) -> dict[str, AttributeValue]:
-    """Return the mean of each number that the reward function returned beside the score, of the samples that have it."""
-    values: dict[str, list[float]] = {}
-    for origin in origins:
-        for key, value in origin.facts.items():
-            if key.startswith(REWARD_FIELD) and math.isfinite(value):
-                values.setdefault(key.removeprefix(REWARD_FIELD), []).append(value)
-    named = list(values.items())[: run_log.MAX_FIELDS]
-    return {f"{name}_mean": sum(numbers) / len(numbers) for name, numbers in named}
+def _take_components(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the components that one ``Tracking.log`` is about, and forget them. One without fields of the rollout is about something else."""
+    if not any(key in data for keys in scalar_keys.ROLLOUT.values() for key in keys):
+        return {}
+    components, _Run.components = _Run.components, {}
+    return components
 
 
 def _describe_groups(counts: Mapping[str, int]) -> dict[str, AttributeValue]:
@@ -121,20 +118,24 @@ def _count_by_bin(scores: list[float]) -> dict[str, AttributeValue]:
     return {"score_low": low, "score_high": high, "score_counts": tuple(counts)}
 
 
-def write(data: Mapping[str, Any], step: Any) -> None:
-    """Queue the records of one ``Tracking.log``.
+def write(data: Mapping[str, Any], step: Any) -> dict[str, dict[str, float]]:
+    """Queue the records of one ``Tracking.log``, and return the components of the rewards that it is about; see `measure_components`.
 
     Args:
         data: Scalars by verl's key.
         step: Number of the step; 0 is the validation before the training.
     """
     if not RECORDER.on:
-        return
+        return {}
     number = to_number(step)
     number = None if number is None else int(number)
+    components = _take_components(data)
     if run_log.is_enabled(logs.INFO):
         _add_records({str(key): value for key, raw in data.items() if (value := to_number(raw)) is not None}, number)
+        fields = {f"{name}_{each}": value for name, values in components.items() for each, value in values.items()}
+        run_log.add_step(logs.REWARD, number, fields)
     run_log.end_step(number)
+    return components
 
 
 def _describe_rollout(fields: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
@@ -167,8 +168,6 @@ def _add_records(values: Mapping[str, float], number: int | None) -> None:
         }
         if scope == logs.ROLLOUT and fields:
             fields = _describe_rollout(fields)
-            run_log.add_step(logs.REWARD, number, _Run.reward_fields)
-            _Run.reward_fields = {}
         if scope == logs.TRAINING and fields:
             fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
             if _PER_GPU in fields:

@@ -31,6 +31,7 @@ from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.series import gauge
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
+from verl_otel.recording.step_statistics import make_component_points
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.run_state import RunState
@@ -258,7 +259,8 @@ def record(data: Mapping[str, Any], step: Any) -> None:
     with error_boundary.suppress_errors("learning progress"):
         points.extend(learning.follow(data, step, now))
     with error_boundary.suppress_errors("run log"):
-        step_log.write(data, step)  # before the points: a drain that has the scalars of a step has its records, too
+        # before the points are added: a drain that has the scalars of a step has its records, too
+        points.extend(make_component_points(step_log.write(data, step), now))
     add_points(points)
     wake()
 

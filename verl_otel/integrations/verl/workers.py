@@ -17,7 +17,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, argument
 from verl_otel.integrations.spans import describe, find_enclosing
-from verl_otel.integrations.verl import batch_lineage, gpu_time
+from verl_otel.integrations.verl import batch_lineage, gpu_time, weight_sync
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.call_attributes import extract_batch
@@ -51,6 +51,7 @@ def _run_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
         attributes[attr.RANK] = int(rank)
     # The thread of a coroutine runs other tasks in between.
     cpu = None if _is_coroutine(worker.__class__, name) else time.thread_time()
+    parts = weight_sync.begin(worker) if name == weight_sync.METHOD else None
     with Span(_site("worker", f"{type(worker).__name__}.{name}", name), attributes) as span:
         try:
             result = yield
@@ -65,6 +66,8 @@ def _run_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
             if tags and values[attr.BATCH_TOKENS] is None:
                 values[attr.BATCH_TOKENS] = sum(int(tag.get("seq_len") or 0) for tag in tags)
             describe(span, values)
+            if parts is not None:
+                parts.record(span)
 
 
 def _call_group(group: Any, name: str, blocking: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:

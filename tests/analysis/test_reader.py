@@ -7,8 +7,7 @@ import json
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import live_run, summary
-from verl_otel.analysis.live_run import LiveRun
+from verl_otel.analysis import reader, summary
 
 
 def long_training(folder, steps=12):
@@ -41,11 +40,6 @@ def read_all(live):
     live.read()
 
 
-def plain(series):
-    """A series with tuples: those of a live run are arrays."""
-    return series._replace(times_ns=tuple(series.times_ns), values=tuple(series.values))
-
-
 def without_last(explanation):
     """The steps, of the last one only what does not depend on the time after it."""
     *steps, last = explanation.steps
@@ -55,14 +49,14 @@ def without_last(explanation):
 @pytest.mark.parametrize("budget", [1, 1 << 20])
 def test_the_explanation_is_that_of_the_whole_run(tmp_path, monkeypatch, budget):
     """Steps, verdicts, GPU time and scalars are equal, whether the files are read line by line or at once."""
-    monkeypatch.setattr("verl_otel.analysis.live_run.CHUNK_BYTES", 4096)
-    monkeypatch.setattr(live_run.LiveRun.read, "__defaults__", (budget,))
+    monkeypatch.setattr("verl_otel.analysis.io.followed_files.CHUNK_BYTES", 4096)
+    monkeypatch.setattr(reader.RunReader.read, "__defaults__", (budget,))
     folder = long_training(tmp_path / "r1").write()
-    live = LiveRun([folder])
+    live = reader.begin([folder])
     read_all(live)
     seen, whole = live.explain(), summary.explain([folder])
     assert without_last(seen) == without_last(whole)
-    assert list(map(plain, seen.series)) == list(map(plain, whole.series))
+    assert seen.series == whole.series
     assert (seen.counts, seen.slowest) == (whole.counts, whole.slowest)
 
 
@@ -71,7 +65,7 @@ def test_a_growing_run_is_read_on_and_half_a_line_is_left(tmp_path):
     source = long_training(tmp_path / "source").write()
     target = tmp_path / "r1"
     target.mkdir()
-    live = LiveRun([target])
+    live = reader.begin([target])
     counts = []
     for part in (1, 2, 3):
         for path in source.iterdir():
@@ -87,7 +81,7 @@ def test_a_growing_run_is_read_on_and_half_a_line_is_left(tmp_path):
 def test_a_rotated_file_is_not_read_twice(tmp_path):
     """The renamed file keeps its place; the new one is read from its beginning."""
     folder = long_training(tmp_path / "r1").write()
-    live = LiveRun([folder])
+    live = reader.begin([folder])
     read_all(live)
     spans = live.explain().counts.spans
     for path in list(folder.glob("traces-*.jsonl")):
@@ -100,7 +94,7 @@ def test_a_rotated_file_is_not_read_twice(tmp_path):
 def test_a_deleted_run_keeps_what_was_read(tmp_path):
     """The reader does not fail and keeps what it has read."""
     folder = long_training(tmp_path / "r1").write()
-    live = LiveRun([folder])
+    live = reader.begin([folder])
     read_all(live)
     for path in folder.iterdir():
         path.unlink()
@@ -112,7 +106,7 @@ def test_a_deleted_run_keeps_what_was_read(tmp_path):
 def test_a_stall_shows_without_a_new_line_of_another_file(tmp_path):
     """A run that hangs writes the stall and, when it continues, its end, and nothing else."""
     folder = long_training(tmp_path / "r1").write()
-    live = LiveRun([folder])
+    live = reader.begin([folder])
     read_all(live)
     versions, texts = [live.version], []
     stall = {"kind": "stall", "time_ns": 10**11, "text": "in trainer-0", "detail": {"key": ["a"]}}
@@ -128,19 +122,17 @@ def test_a_stall_shows_without_a_new_line_of_another_file(tmp_path):
 
 def test_memory_is_bounded(tmp_path):
     """Long runs keep the detail of few steps."""
-    live = LiveRun([long_training(tmp_path / "r1", steps=live_run.LIMITS.detailed * 2).write()])
+    live = reader.begin_page([long_training(tmp_path / "r1", steps=reader.PAGE_LIMITS.detailed * 2).write()])
     read_all(live)
     steps = live.explain().steps
-    assert len(steps) == live_run.LIMITS.detailed * 2
-    assert sum(bool(step.path) for step in steps) <= live_run.LIMITS.detailed + 2
+    assert len(steps) == reader.PAGE_LIMITS.detailed * 2
+    assert sum(bool(step.path) for step in steps) <= reader.PAGE_LIMITS.detailed + 2
 
 
 def test_a_finished_run_is_explained_completely(tmp_path):
     """After the end the last step has its GPU time, too: everything is as in `explain`."""
     folder = stories.training(tmp_path / "r1").write()
-    live = LiveRun([folder])
+    live = reader.begin([folder])
     read_all(live)
     live.finish()
-    seen = live.explain()
-    whole = summary.explain([folder])._replace(recent_steps=())  # of which the page has none
-    assert seen._replace(series=tuple(map(plain, seen.series))) == whole
+    assert live.explain() == summary.explain([folder])

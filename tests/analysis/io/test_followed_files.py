@@ -7,8 +7,8 @@ import time
 import pytest
 
 from verl_otel._internal import rotated_files, safe_files
-from verl_otel.analysis import live_run as followed_files
-from verl_otel.analysis.live_run import FollowedFiles
+from verl_otel.analysis.io import followed_files
+from verl_otel.analysis.io.followed_files import FollowedFiles
 from verl_otel.exporting import line_file
 from verl_otel.exporting.line_file import LineFile
 

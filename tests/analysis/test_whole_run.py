@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What counters and gauges of all processes say about a whole run: ends of trajectories, and weight syncs."""
+
+from verl_otel.analysis import trajectory_ends, weight_syncs
+from verl_otel.analysis.model import Series
+from verl_otel.cli import wording
+
+
+def make(name, values, **labels):
+    pairs = tuple((key.replace("__", "."), value) for key, value in labels.items())
+    return Series(f"verl.{name}", pairs, tuple(range(len(values))), tuple(map(float, values)))
+
+
+def test_ends_are_those_of_all_processes_and_attempts():
+    """A process that is started again counts from 0; validations are no training."""
+    series = [
+        make("rollout.trajectories", (3, 8, 2), verl__trajectory__end="finished", verl__validate="false", instance="a"),
+        make("rollout.trajectories", (5,), verl__trajectory__end="finished", verl__validate="false", instance="b"),
+        make("rollout.trajectories", (1, 4), verl__trajectory__end="timeout", verl__validate="false", instance="b"),
+        make("rollout.trajectories", (9,), verl__trajectory__end="finished", verl__validate="true", instance="a"),
+        make("rollout.dropped", (2,), reason="stale"),
+    ]
+    ends = trajectory_ends.count(series)
+    assert ends == ({"finished": 15, "timeout": 4}, {"stale": 2})
+    assert list(wording.describe_ends(ends)) == [
+        "     15   79%  finished by the model",
+        "      4   21%  ended by a time-out",
+        "      2   11%  never trained on: older than the limit of staleness",
+    ]
+    assert list(wording.describe_ends(trajectory_ends.count(series[:2]))) == [], "all finished is no news"
+
+
+def test_a_sync_is_that_of_the_slowest_process_of_each_kind():
+    """Ranks make the weights and load or send them, which are two kinds, and replicas receive and load them; values are medians over the syncs."""
+    series = [
+        make("weight_sync.size", (2048, 2048), instance="rank-0"),
+        make("weight_sync.part.duration", (0.5, 1.5, 0.7), verl__part="gather", instance="rank-0"),
+        make("weight_sync.part.duration", (0.1, 0.3, 0.2), verl__part="send", instance="rank-0"),
+        make("weight_sync.part.duration", (0.3,), verl__part="load", instance="rank-0"),
+        make("weight_sync.size", (2048,), instance="rank-1"),
+        make("weight_sync.part.duration", (0.1,), verl__part="gather", instance="rank-1"),
+        make("weight_sync.size", (2048,), instance="rollout-0"),
+        make("weight_sync.part.duration", (0.25,), verl__part="load", instance="rollout-0"),
+        make("weight_sync.part.duration", (0.75,), verl__part="receive", instance="rollout-0"),
+    ]
+    assert list(wording.describe_syncs(weight_syncs.find(series))) == [
+        "2.0 KiB in 1.00 s, 2.0 KiB a second: gather 700 ms, load 300 ms (medians of rank-0)",
+        "2.0 KiB in 900 ms, 2.2 KiB a second: gather 700 ms, send 200 ms (medians of rank-0)",
+        "2.0 KiB in 1.00 s, 2.0 KiB a second: receive 750 ms, load 250 ms (medians of rollout-0)",
+    ]
+    assert weight_syncs.find(series[1:2]) == [], "without a size there is no rate"

@@ -1,0 +1,243 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a run piece by piece, while it is written or afterwards, in bounded memory, however long it was.
+
+A reader can be saved at any time, and continued by another process. What has not ended yet is not final: the last steps have no GPU time and no
+cost before `RunReader.finish`, because these belong to the time up to the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from verl_otel._internal import rotated_files
+from verl_otel.analysis import aggregator, saved_state
+from verl_otel.analysis.aggregator import Aggregator
+from verl_otel.analysis.bounded_steps import Limits
+from verl_otel.analysis.explanation import describe
+from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io.followed_files import FollowedFiles
+from verl_otel.analysis.io.run_files import Extent, Writers
+from verl_otel.analysis.model import Event, Explanation, OpenSpan
+from verl_otel.analysis.pieces import name_instance
+from verl_otel.analysis.scalars import SMALL, WHOLE, Room
+from verl_otel.analysis.traces import clocks
+from verl_otel.analysis.traces.clocks import Bound, Clock
+from verl_otel.analysis.windows import find_restarts
+from verl_otel.model import SpanRecord
+from verl_otel.semconv import attributes as attr
+
+COMMAND, PAGE = "command", "page"
+"""Names under which readers are saved: by a command, and by a page, which keeps less."""
+PIECE_BYTES: Final = 256 << 10
+"""Bytes that a page reads at a time: about 1,500 spans, 3 MB as objects."""
+COMMAND_LIMITS: Final = Limits()
+PAGE_LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True)
+MAX_BOUNDS: Final = 20_000
+"""Bounds on clock offsets that are kept."""
+AHEAD_BYTES: Final = 16 << 20
+"""Bytes of a run on several hosts that are searched for bounds on clock offsets before it is read."""
+SAMPLED_BYTES: Final = 32 << 20
+"""One piece of so many bytes is searched for further ones."""
+
+
+class RunReader(msgspec.Struct, dict=True):
+    """One run; it may grow, end, be killed, or be deleted meanwhile. Its fields are what is saved."""
+
+    _traces: FollowedFiles
+    _metrics: FollowedFiles
+    _aggregator: Aggregator
+    _bounds: list[Bound] = []
+    _unsampled: int = 0
+    """Bytes that were read since a piece was searched for bounds."""
+    _sampled: bool = False
+    """Whether the beginning was searched for bounds."""
+
+    def __post_init__(self) -> None:
+        """Begin before the first look."""
+        self._events: tuple[Event, ...] = ()
+        self._problems: tuple[str, ...] = ()
+        """Messages about what could not be read of events and open spans."""
+        self.is_finished = False
+        """Whether `finish` was called. What the run writes later is not read: it needs another instance."""
+        self.version = 0
+        """Changes whenever something new was read."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folder of the run, or one for each node."""
+        return self._traces.folders
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there were unread lines at the last look."""
+        return self._traces.is_behind or self._metrics.is_behind
+
+    def progress(self) -> tuple[int, int]:
+        """Return the number of bytes read, and of all."""
+        (read, size), (more_read, more_size) = self._traces.progress(), self._metrics.progress()
+        return read + more_read, size + more_size
+
+    def look(self) -> None:
+        """Look for new files, new lines and new events.
+
+        The events come last: a stall that is over must be known before the spans that follow it are read. So do the open spans: one that has
+        ended by now is told by a line that has not been read.
+        """
+        self._register(self._traces.look())
+        self._metrics.look()
+        problems: list[str] = []
+        self._aggregator.note_open(run_files.read_open(self.folders, self._aggregator.writers, problems))
+        run_events = run_files.read_events(self.folders, problems)
+        self._problems = tuple(problems)
+        if run_events != self._events:
+            self._events = run_events
+            self._aggregator.set_events(run_events)
+            self.version += 1
+
+    def continue_in(self, folders: tuple[Path, ...]) -> bool:
+        """Go on after it was saved; return whether everything that was read is still there, and no attempt was added."""
+        self._traces.folders = self._metrics.folders = folders
+        read, _ = self.progress()
+        self.look()
+        return self.progress()[0] == read and not self.has_other_attempts()
+
+    def _register(self, added: Iterable[Path]) -> None:
+        """Register processes from the first and the last line of each file with its parts: resources are complete in the last one."""
+        writers, by_file = self._aggregator.writers, dict[Path, list[Path]]()
+        for path in added:
+            by_file.setdefault(path.parent / rotated_files.whole_name(path), []).append(path)
+        for parts in by_file.values():
+            ends = [*run_files.find_ends(parts[0])[:1], *run_files.find_ends(parts[-1])[-1:]]
+            for process, spans in run_files.read_spans(ends, writers, []):
+                writers.note_alive(process, max((span.end_ns for span in spans), default=0))
+
+    def has_other_attempts(self) -> bool:
+        """Return whether the run was continued since its reading began: which steps an attempt has must be known before they are read."""
+        return find_restarts(run_files.read_manifest(self.folders)) != find_restarts(self._aggregator.manifest)
+
+    def read(self, budget: int = PIECE_BYTES) -> None:
+        """Read new lines of about this many bytes, the scalars before the spans."""
+        if self.is_finished:
+            return
+        run, steps = self._aggregator, self._aggregator.step_count
+        scalars = self._metrics.take(budget).extents
+        self._add_scalars(scalars)
+        self._look_ahead()
+        piece = self._traces.take(budget)
+        self._measure_clocks(piece.extents)
+        run.add(piece)
+        self.version += bool(scalars or piece.extents or run.step_count != steps)
+
+    def _add_scalars(self, extents: Iterable[Extent]) -> None:
+        run = self._aggregator
+        for process, points in run_files.read_points(extents, run.writers, run.problems):
+            run.columns.add(points, name_instance(run.writers.resources[process]))
+            run.writers.note_alive(process, max((point.time_ns for point in points), default=0))
+
+    def finish(self) -> None:
+        """Complete the last steps of a run that has ended and was read to its end. Lines without an end are read, too."""
+        if not self.is_finished:
+            self._add_scalars(self._metrics.take_rest().extents)
+            self._aggregator.add(self._traces.take_rest())
+            self._aggregator.finish(self.open_spans())
+            self.is_finished = True
+            self.version += 1
+
+    def open_spans(self) -> list[OpenSpan]:
+        """Return the spans that had not ended when they were last written."""
+        return run_files.read_open(self.folders, self._aggregator.writers, [])
+
+    def explain(self) -> Explanation:
+        """Return everything that is known so far."""
+        run = self._aggregator
+        run.manifest = {**run.manifest, **run_files.read_manifest(self.folders)}
+        if not self.is_finished:
+            run.opened = self.open_spans()
+        return describe(self.folders, run, self._events, self._problems)
+
+    # -- clocks --
+
+    def _look_ahead(self) -> None:
+        """Search the beginning of a run on several hosts for bounds on the offsets of clocks, before its spans are placed in time."""
+        if self._sampled or not self._traces.is_behind:
+            return
+        self._sampled = True
+        if self._has_hosts():
+            ahead = FollowedFiles(self.folders, "traces")
+            ahead.look()
+            self._take_bounds(ahead.take(AHEAD_BYTES).extents)
+
+    def _measure_clocks(self, extents: Sequence[Extent]) -> None:
+        """Search some pieces of a run on several hosts for further bounds."""
+        self._unsampled += sum(extent.end - extent.begin for extent in extents)
+        if self._unsampled > SAMPLED_BYTES and self._has_hosts():
+            self._unsampled = 0
+            self._take_bounds(extents)
+
+    def _has_hosts(self) -> bool:
+        return len(_list_hosts(self._aggregator.writers)) > 1
+
+    def _take_bounds(self, extents: Iterable[Extent]) -> None:
+        self._bounds.extend(clocks.find_bounds(_read_sample(extents)))
+        del self._bounds[:-MAX_BOUNDS]
+        run = self._aggregator
+        hosts = {name_instance(values): str(values.get(attr.HOST_NAME)) for values in run.writers.resources}
+        run.context = run.context._replace(clocks=_estimate_clocks(self._bounds, run.writers), hosts=hosts)
+
+
+def _list_hosts(writers: Writers) -> set[str]:
+    return {str(resource.get(attr.HOST_NAME, "")) for resource in writers.resources}
+
+
+def _estimate_clocks(bounds: Iterable[Bound], writers: Writers) -> dict[str, Clock]:
+    """Return the clock of each host."""
+    trainers = [resource for resource in writers.resources if resource.get(attr.ROLE) == "trainer"]
+    reference = str((trainers or writers.resources)[0].get(attr.HOST_NAME, ""))
+    return clocks.estimate(bounds, reference, _list_hosts(writers))
+
+
+def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
+    """Yield the spans of parts of files with the hosts that wrote them."""
+    writers = Writers()
+    for process, spans in run_files.read_spans(extents, writers, []):
+        host = str(writers.resources[process].get(attr.HOST_NAME, ""))
+        yield from ((span, host) for span in spans)
+
+
+# -- readers --
+
+
+def begin(
+    folders: Iterable[Path],
+    limits: Limits = COMMAND_LIMITS,
+    room: Room = WHOLE,
+    asked: frozenset[int] = frozenset(),
+) -> RunReader:
+    """Return a reader of a run of which nothing has been read.
+
+    Args:
+        folders: The folder of the run, or one for each node.
+        limits: How much of the run is kept.
+        room: How many scalars are kept.
+        asked: Numbers of steps whose detail is always kept.
+    """
+    places = tuple(folders)
+    run = aggregator.begin(run_files.read_manifest(places), limits, room, asked)
+    return RunReader(FollowedFiles(places, "traces"), FollowedFiles(places, "metrics"), run)
+
+
+def begin_page(folders: Iterable[Path]) -> RunReader:
+    """Return a reader for a page, which keeps less; one that was saved, by a command or another page, is continued."""
+    places = tuple(folders)
+    return resume(places) or resume(places, PAGE) or begin(places, PAGE_LIMITS, SMALL)
+
+
+def resume(folders: Sequence[Path], name: str = COMMAND) -> RunReader | None:
+    """Return the saved reader of a run, which has looked for new lines; None if there is none, or what it has read is not there any more."""
+    reader = saved_state.load(folders, name, RunReader)
+    return reader if reader is not None and reader.continue_in(tuple(folders)) else None

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps how far a large run was read and what was found in it, so that the next command reads only what was added since.
+
+A state is typed JSON in the user's cache folder, for the user only. It is valid for the source files of verl-otel that wrote it, and as long as
+what was read of the run's files is still there, which their reader finds out. A state that cannot be read is none: the run is read again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from array import array
+from base64 import b64decode
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args, get_origin
+
+import msgspec
+
+from verl_otel._internal import safe_files
+from verl_otel._version import __version__
+from verl_otel.analysis.scalars import Column
+from verl_otel.analysis.typed import Keyed
+
+MAX_BYTES: Final = 256 << 20
+"""A larger state is not kept."""
+MAX_STATES: Final = 20
+"""States that are kept: the newest."""
+
+State = TypeVar("State")
+
+
+class _Saved(msgspec.Struct):
+    code: str
+    """`sign_code` of what wrote it."""
+    state: msgspec.Raw
+
+
+def load(folders: Sequence[Path], name: str, kind: type[State]) -> State | None:
+    """Return what was kept of a run; None if there is nothing.
+
+    Args:
+        folders: The folders of the run.
+        name: What it was saved as.
+        kind: Type of the state.
+    """
+    try:
+        content = safe_files.read_bytes(_path(folders, name), MAX_BYTES, follow=False)
+        saved = msgspec.json.decode(content, type=_Saved)
+        return _decode(saved.state, kind) if saved.code == sign_code() else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def save(folders: Sequence[Path], name: str, state: object) -> None:
+    """Keep a state under a name. Errors of the file system are ignored; so is a state that is too large."""
+    with contextlib.suppress(OSError, OverflowError, RecursionError):
+        plain = msgspec.json.encode(state, enc_hook=_to_plain)
+        content = msgspec.json.encode(_Saved(sign_code(), msgspec.Raw(plain)))
+        if len(content) > MAX_BYTES:
+            return
+        path = _path(folders, name)
+        safe_files.make_folder(path.parent)
+        safe_files.check_folder(path.parent)
+        safe_files.write_secret(path, content.decode())
+        _prune(path.parent)
+
+
+def forget(folders: Sequence[Path]) -> None:
+    """Remove what was kept of a run. Raises `OSError`."""
+    for path in _path(folders, "any").parent.glob(f"{_hash(folders)}-*.json"):
+        path.unlink(missing_ok=True)
+
+
+def _path(folders: Iterable[Path], name: str) -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    cache = Path(base) if base else Path.home() / ".cache"
+    return cache / "verl-otel" / "states" / f"{_hash(folders)}-{name}.json"
+
+
+def _hash(folders: Iterable[Path]) -> str:
+    names = "\0".join(str(folder.resolve()) for folder in folders)
+    return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def sign_code() -> str:
+    """Return the signature of the code that computes a state: path, size and time of the last change of each source file."""
+    digest = hashlib.sha256(__version__.encode())
+    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def _prune(folder: Path) -> None:
+    states = sorted(folder.glob("*.json"), key=lambda path: -path.stat().st_mtime_ns)
+    for path in states[MAX_STATES:]:
+        path.unlink(missing_ok=True)
+
+
+# -- What msgspec does not write by itself: arrays of numbers, dicts whose keys are tuples, paths --
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, Column):
+        return value.times.tobytes(), value.values.tobytes()  # as numbers, NaN would be lost
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):  # a key
+        return msgspec.json.encode(value, enc_hook=_to_plain).decode()
+    raise NotImplementedError(type(value))
+
+
+def _decode(content: bytes | msgspec.Raw, kind: Any) -> Any:
+    return msgspec.json.decode(content, type=kind, dec_hook=_from_plain)
+
+
+def _from_plain(kind: Any, value: Any) -> Any:
+    origin = get_origin(kind)
+    if kind is Column:
+        times, values = array("q"), array("d")
+        times.frombytes(b64decode(value[0]))
+        values.frombytes(b64decode(value[1]))
+        return Column(times, values)
+    if kind is Path:
+        return Path(value)
+    if origin in (Keyed, Counter):
+        key_type, value_type = (*get_args(kind), int)[:2]
+        keys = [_decode(key.encode(), key_type) if key_type is not str else key for key in value]
+        values = msgspec.convert(list(value.values()), list[value_type], str_keys=True, dec_hook=_from_plain)  # type: ignore[valid-type]
+        return origin(zip(keys, values, strict=True))
+    raise NotImplementedError(kind)

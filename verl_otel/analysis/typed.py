@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Types of the state of a reader, which `saved_state` writes and reads.
+
+The classes that accumulate a run are structs. Their fields are their state; what can be found again is an attribute that ``__post_init__`` sets.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Keyed(dict[Key, Value]):
+    """A dict whose keys are tuples, which JSON has not."""
