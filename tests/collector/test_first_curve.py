@@ -64,8 +64,8 @@ def test_the_first_curve_is_seen_in_less_than_five_minutes(programs, browser, tm
                 wait_for(lambda: list((training.out / "runs").glob("*/run.json")) or process.poll(), 300, 0.2)
                 page = browser.new_page()
                 page.goto(address)  # its token becomes a cookie
-                page.goto(urllib.parse.urljoin(address, f"/run/{training.folder.name}"))
-                chart = page.get_by_role("slider", name="Time of each step by phase")
+                page.goto(urllib.parse.urljoin(address, f"/#/run/{training.folder.name}"))
+                chart = page.get_by_role("slider", name="Time of each step")
                 # the chart is there, empty, before the first step
                 drawn = page.locator("[aria-valuemax]:not([aria-valuemax='0'])")
                 chart.and_(drawn).wait_for(timeout=1000 * SECONDS)

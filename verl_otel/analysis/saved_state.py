@@ -50,7 +50,7 @@ def load(folders: Sequence[Path], name: str, kind: type[State]) -> State | None:
     try:
         content = safe_files.read_bytes(_path(folders, name), MAX_BYTES, follow=False)
         saved = msgspec.json.decode(content, type=_Saved)
-        return _decode(saved.state, kind) if saved.code == _sign_code() else None
+        return _decode(saved.state, kind) if saved.code == sign_code() else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
@@ -59,7 +59,7 @@ def save(folders: Sequence[Path], name: str, state: object) -> None:
     """Keep a state under a name. Errors of the file system are ignored; so is a state that is too large."""
     with contextlib.suppress(OSError, OverflowError, RecursionError):
         plain = msgspec.json.encode(state, enc_hook=_to_plain)
-        content = msgspec.json.encode(_Saved(_sign_code(), msgspec.Raw(plain)))
+        content = msgspec.json.encode(_Saved(sign_code(), msgspec.Raw(plain)))
         if len(content) > MAX_BYTES:
             return
         path = _path(folders, name)
@@ -86,7 +86,7 @@ def _hash(folders: Iterable[Path]) -> str:
     return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-def _sign_code() -> str:
+def sign_code() -> str:
     """Return the signature of the code that computes a state: path, size and time of the last change of each source file."""
     digest = hashlib.sha256(__version__.encode())
     for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):

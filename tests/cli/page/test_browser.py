@@ -13,8 +13,8 @@ from verl_otel.cli import headlines, page
 
 pytestmark = pytest.mark.browser
 
-SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Slowest trajectories", "GPU time", "All scalars",
-            "Events and log", "About this run"]  # fmt: skip
+SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Events and log", "Slowest trajectories", "GPU time",
+            "All scalars", "About this run"]  # fmt: skip
 INKED = """canvas => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
     const seen = new Set();
@@ -184,6 +184,8 @@ def test_hostile_names_are_shown_as_text(show, name):
     check("#top", "#about li", ".event bdi", "#steps .legend li", "#about dt bdi")
     for summary in seen.page.locator("details > summary").all():
         summary.click()
+    for place in ("#device details table", ".event .tree"):
+        seen.page.locator(place).first.wait_for()
     check("#device td, #device th", ".event dt bdi")
     seen.page.get_by_text("Look at step 2").first.click()
     seen.page.locator("#waterfall").wait_for()

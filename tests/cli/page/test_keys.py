@@ -83,7 +83,7 @@ def test_the_table_of_the_critical_path_is_its_chart(show):
 
 
 def test_the_trajectories_of_a_step_are_lanes_and_links(show):
-    """The one that ended last comes first; a key opens it with its turns and calls."""
+    """The one that ended last comes first; a key on its name, or a click on its lane, opens it with its turns and calls."""
     run = explanations.make(8)
     opened = show(run, address=f"#/run/{run.run_id}/step/7").page
     lanes = opened.locator("#waterfall .lane-label").all_inner_texts()
@@ -95,6 +95,9 @@ def test_the_trajectories_of_a_step_are_lanes_and_links(show):
     heading.wait_for()
     rows = opened.get_by_role("table", name="Calls of the trajectory").locator("tbody tr")
     assert rows.count() == min(40, len(last.activities))
+    opened.go_back()
+    opened.locator("#waterfall .lane").nth(2).locator(".lane-track").click(position={"x": 40, "y": 6})
+    heading.wait_for()
 
 
 def test_a_table_sorts_by_its_heads(show):

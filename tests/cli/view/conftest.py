@@ -30,7 +30,7 @@ def look(browser):
         origin = "/".join(address.split("/")[:3])
         page.on("request", lambda request: request.url.startswith((origin, "data:")) or foreign.append(request.url))
         page.goto(address)
-        page.wait_for_selector("html[data-ready]")
+        page.wait_for_selector("html[data-ready]", timeout=120_000)
         return page
 
     yield run

@@ -59,7 +59,8 @@ function freshness(run, status, error, at) {
   const part = run && run.read < 0.999 ? `, ${Math.floor(run.read * 100)}% of the files` : "";
   if (run && run.age === null && run.state !== "running") return `${until}, its end`;
   const age = Math.round((Date.now() - at) / 1000 + (run?.age ?? 0));
-  return [until + part || "updated", at ? (age < 2 ? "now" : `${age} s ago`) : "loading …"].join(", ");
+  const when = at ? (age < 2 ? "now" : `${age} s ago`) : "loading …";
+  return until ? `${until}${part}, ${when}` : at ? `updated ${when}` : when;
 }
 
 async function turn() {

@@ -4,7 +4,7 @@
 // Authoring Practices, "Slider"): one tab stop, arrows move, the value is announced as text. The same text stands beside its title.
 
 import { LINES, fill, palette } from "./colours.js";
-import { axisNumber, axisSeconds, bdi, button, make, seconds } from "./dom.js";
+import { ROUND_SECONDS, axisNumber, axisSeconds, bdi, button, make, seconds } from "./dom.js";
 
 const alive = new Set();
 const FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
@@ -60,13 +60,13 @@ export function chart(options) {
     view.plot = new uPlot({
       width,
       height: options.height,
-      padding: [10, 18, 0, 0],
+      padding: [options.paint ? 18 : 10, 18, 0, 0],
       legend: { show: false },
       cursor: { sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false }, points: { show: !options.paint, size: 7 } },
       scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
       axes: [
-        axisOf(isSteps ? options.names ?? whole : (plot, at, place, space, step) => at.map(axisSeconds(step)), { size: 26, space: 56 }),
-        axisOf((plot, at, place, space, step) => at.map((options.unit === seconds ? axisSeconds : axisNumber)(step)), { size: axisWidth, space: 32 }),
+        axisOf(isSteps ? options.names ?? whole : (plot, at, place, space, step) => at.map(axisSeconds(step)), { size: 26, space: 56, ...(isSteps ? {} : { incrs: ROUND_SECONDS }) }),
+        axisOf((plot, at, place, space, step) => at.map((options.unit === seconds ? axisSeconds : axisNumber)(step)), { size: axisWidth, space: 32, ...(options.unit === seconds ? { incrs: ROUND_SECONDS } : {}) }),
       ],
       series: [{}, ...lines.map((line, index) => ({ stroke: () => palette[line.hue ?? LINES[index % LINES.length][0]], width: 1.75, dash: LINES[index % LINES.length][1], spanGaps: true, show: !options.paint, points: { show: view.xs.length < 3 } }))],
       hooks: {
@@ -221,12 +221,12 @@ export function largest(columns) {
   return [...kept.slice(0, MOST_KEYS - 1).map(([key]) => [key, columns[key]]), ["other", other]];
 }
 
-// The height of the axis: that of the longest step, unless it would flatten the typical ones.
+// The height of the axis: that of the longest step, unless it would flatten the typical ones. Of many steps a tenth may be longer.
 export function usualLimit(heights) {
   const known = heights.filter((value) => value > 0).sort((a, b) => a - b);
   if (!known.length) return 1;
   const [typical, most] = [known[Math.floor(known.length / 2)], known.at(-1)];
-  return most > 4 * typical ? Math.max(2.2 * typical, known[Math.floor(known.length * 0.9)] * 1.15) : most;
+  return most > 4 * typical ? Math.max(3.2 * typical, known.length < 20 ? 0 : known[Math.floor(known.length * 0.9)]) : most;
 }
 
 // Paints stacked columns into a chart. state: {parts: [[key, values]], heights, limit, style, marks}.
@@ -274,7 +274,7 @@ export function paintColumns(plot, state) {
     pen.fillRect(x, top, 1.5 * ratio, height);
     pen.font = `600 ${11 * ratio}px system-ui, sans-serif`;
     const wideText = pen.measureText(event.kind).width;
-    pen.fillText(event.kind, Math.min(x + 4 * ratio, left + width - wideText - 2), top + 11 * ratio);
+    pen.fillText(event.kind, Math.min(x + 4 * ratio, left + width - wideText - 2), top - 5 * ratio);
   }
   pen.restore();
 }

@@ -12,6 +12,7 @@ import base64
 import gzip
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -25,6 +26,8 @@ from verl_otel.errors import VerlOtelError
 
 DETAILS: Final = 2_400_000
 """Maximum bytes of the details of steps."""
+DETAILED: Final = 400
+"""Maximum steps with details."""
 POINTS: Final = 60_000
 """Maximum points of all scalars together."""
 DEVICES: Final = Path("/dev")
@@ -47,7 +50,7 @@ def _list_documents(run: Explanation) -> Iterator[tuple[str, str]]:
         yield f"{name}/steps?first={first}", _pack(data.list_steps(run, first))
     yield f"{name}/scalars", _pack(data.list_scalars(run, limit=max(60, min(2_000, POINTS // max(1, count)))))
     room, rests = DETAILS, find_rests(run.steps)
-    for index in order_steps(run.steps):
+    for index in islice(order_steps(run.steps), DETAILED):
         packed = _pack(data.describe_step(run, index, rests[index]))
         room -= len(packed)
         if room < 0:

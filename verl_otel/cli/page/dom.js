@@ -17,7 +17,7 @@ export function make(tag, properties = {}, ...children) {
 export const byId = (id) => document.getElementById(id);
 export const bdi = (text) => make("bdi", {}, text);
 // A sentence: a number and its unit stay in one line.
-export const prose = (text) => bdi(text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0"));
+export const prose = (text) => bdi(text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0").replace(/(\u00a0[hm]) (?=\d)/g, "$1\u00a0"));
 let ids = 0;
 export const freshId = (stem) => `${stem}-${(ids += 1)}`;
 
@@ -82,11 +82,12 @@ export function seconds(value) {
   return hours ? `${hours} h ${two(minutes)} m` : `${minutes} m ${two(rest)} s`;
 }
 
-// For axes: all labels of one axis in one unit.
+// For axes: all labels of one axis in one unit; the steps between them are round in it.
+export const ROUND_SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((each) => each * 10 ** power)), 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18000, 36000, 86400, 180000, 864000];
 export function axisSeconds(step) {
-  const [size, unit] = [[3600, "h"], [120, "min"], [0.1, "s"], [1e-4, "ms"], [0, "µs"]].find(([least]) => step >= least);
-  const factor = { h: 3600, min: 60, s: 1, ms: 1e-3, "µs": 1e-6 }[unit];
-  return (value) => `${+(value / factor).toFixed(size === 0.1 && step < 1 ? 1 : 2)} ${unit}`;
+  const [, unit, factor] = [[3600, "h", 3600], [60, "min", 60], [0.1, "s", 1], [1e-4, "ms", 1e-3], [0, "µs", 1e-6]].find(([least]) => step >= least);
+  const words = axisNumber(step / factor);
+  return (value) => `${words(value / factor)} ${unit}`;
 }
 
 // For axes: all labels of one axis with the same digits.

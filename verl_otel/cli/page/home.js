@@ -107,7 +107,7 @@ export function homeView(query, go) {
     choices(projects, [...new Set(rows.map((row) => row.project).filter(Boolean))].sort(), "Every project", wanted.project);
     const needy = rows.filter((row) => needs(row) && row.state !== "finished").length;
     const delayed = rows.filter((row) => needs(row) && row.state === "finished").length;
-    summary.replaceChildren(rows.length ? [counted(rows.length, "run"), `${rows.filter((row) => row.state === "running").length} running`, needy && `${needy} stopped early or with a finding`, delayed && `${delayed} finished with a finding`].filter(Boolean).join(" · ") : "");
+    summary.replaceChildren(rows.length ? [counted(rows.length, "run"), `${rows.filter((row) => row.state === "running").length} running`, needy && `${needy} to look at`, delayed && `${delayed} finished with a finding`].filter(Boolean).join(" · ") : "");
     const [title, way] = wanted.sort.split(".");
     const [focused, scrolled] = [body.contains(document.activeElement) ? document.activeElement.id : "", body.querySelector(".scroll")?.scrollTop ?? 0];
     const sorted = title ? { title, down: way === "down" } : null;

@@ -43,7 +43,8 @@ export function laneChart(title, lanes, end) {
     body.replaceChildren(...lanes.map((lane) => {
       const bars = lane.items.filter((item) => item.to > from && item.from < to).map(bar);
       const label = lane.href ? make("a", { href: lane.href }, bdi(lane.label)) : bdi(lane.label);
-      return make("div", { class: `lane${lane.strong ? " strong" : ""}` }, make("span", { class: "lane-label" }, label, lane.note ? make("small", {}, ` ${lane.note}`) : ""),
+      const open = lane.href && ((event) => event.target.closest(".lane-track") && !isDragged && (location.hash = lane.href));
+      return make("div", { class: `lane${lane.strong ? " strong" : ""}${lane.href ? " opens" : ""}`, onclick: open || undefined }, make("span", { class: "lane-label" }, label, lane.note ? make("small", {}, ` ${lane.note}`) : ""),
         make("span", { class: "lane-track", role: "img", "aria-label": lane.text ?? describe(lane) }, bars));
     }));
     reset.hidden = from === 0 && to === end;
@@ -59,7 +60,7 @@ export function laneChart(title, lanes, end) {
     const box = axis.firstElementChild.getBoundingClientRect();
     return Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
   };
-  let pressed = null;
+  let [pressed, isDragged] = [null, false];
   body.addEventListener("pointerdown", (event) => {
     if (event.button === 0 && event.pointerType === "mouse" && event.target.closest(".lane-track")) pressed = share(event);
   });
@@ -78,7 +79,8 @@ export function laneChart(title, lanes, end) {
     const [begin, stop] = [pressed, share(event)].sort((a, b) => a - b);
     pressed = null;
     band.hidden = true;
-    if (stop - begin > 0.01) look_at(from + begin * (to - from), from + stop * (to - from));
+    isDragged = stop - begin > 0.01;
+    if (isDragged) look_at(from + begin * (to - from), from + stop * (to - from));
   });
   body.addEventListener("pointerleave", () => say(null));
   say(null);
@@ -104,11 +106,14 @@ function niceStep(raw) {
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
 }
 
+// What a part is, with its name where that says more: of a tool, a method, a phase.
+export function workName(kind, name) {
+  return name && !["server", "llm", "queue", "prefill", "decode"].includes(kind) ? `${look.kind(kind)[2]} ${name}` : look.kind(kind)[2];
+}
+
 // A part of a path, or an activity, of a document as a bar.
 export function partItem(part, labels = {}) {
-  const style = look.kind(part.kind);
-  const name = part.name && !["server", "llm", "queue", "prefill", "decode"].includes(part.kind) ? `${style[2]} ${part.name}` : style[2];
   const whose = labels[part.trace_id] ? `, trajectory ${labels[part.trace_id]}` : "";
   const turn = part.turn === null || part.turn === undefined ? "" : `, turn ${part.turn}`;
-  return { from: part.after, to: part.after + part.seconds, look: style, text: `${name}${whose}${turn}${part.process ? `, on ${part.process}` : ""}`, short: part.name && part.kind === "tool" ? part.name : "", failed: part.failed };
+  return { from: part.after, to: part.after + part.seconds, look: look.kind(part.kind), text: `${workName(part.kind, part.name)}${whose}${turn}${part.process ? `, on ${part.process}` : ""}`, short: part.kind === "tool" ? part.name : "", failed: part.failed };
 }

@@ -51,7 +51,7 @@ function keep(element) {
 
 // -- what it needs --
 
-export function verdict(findings, hrefOf, more = "", read = 1) {
+function verdict(findings, hrefOf, read) {
   if (!findings.length) return [make("p", { class: "verdict-line" }, read < 0.999 ? `The files are being read: ${percent(read)}.` : "No step has ended yet.")];
   return findings.map((line, place) => {
     const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`) : "";
@@ -61,7 +61,7 @@ export function verdict(findings, hrefOf, more = "", read = 1) {
       make("div", {},
         make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
         isNew ? make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)) : "",
-        place || !(link || more) ? "" : make("p", { class: "soft" }, link, link && more ? " · " : "", more)));
+        place || !link ? "" : make("p", {}, link)));
   });
 }
 
@@ -244,10 +244,12 @@ export function runView(name, query, go) {
       make("section", { id: "steps", "aria-label": "Steps" }, all.element, table),
       section("indicators", "Core indicators", parts.indicators)),
     section("learning", "How it learns", parts.learning),
-    make("div", { class: "pair" }, section("held", "Steps that took longer than usual", parts.held), section("trajectories", "Slowest trajectories", parts.slowest)),
+    make("div", { class: "pair" },
+      make("div", {}, section("held", "Steps that took longer than usual", parts.held), section("events", "Events and log", parts.events)),
+      section("trajectories", "Slowest trajectories", parts.slowest)),
     section("device", "Device time", parts.device),
     section("scalars", "All scalars", search, picker, ownGrid),
-    make("div", { class: "pair" }, section("events", "Events and log", parts.events), section("about", "About this run", parts.about)));
+    section("about", "About this run", parts.about));
 
   function pick() {
     const wanted = search.value.trim().toLowerCase();
@@ -292,7 +294,7 @@ export function runView(name, query, go) {
       [run, isNew] = await getRun(name, steps);
       if (isNew || !parts.verdict.childElementCount) all.update(run.events);
       if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps));
-      fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run.findings, hrefOf, run.held && run.findings.length > 1 ? `${run.held}.` : "", run.read), make("p", { class: "soft lead" }, prose(run.headline.join(" · ")))]);
+      fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run.findings, hrefOf, run.read), make("p", { class: "soft lead" }, prose([...run.headline, run.held].filter(Boolean).join(" · ")))]);
       fills.now([run.open, run.last_step, run.state], () => nowPart(run, name));
       fills.held([steps.held, run.levers], () => heldPart(steps, run, name));
       fills.slowest([run.slowest.map((row) => [row.trace_id, row.seconds]), run.samples, steps.count], () => slowestPart(run, name, steps));

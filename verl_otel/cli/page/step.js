@@ -5,7 +5,7 @@
 import { look } from "./colours.js";
 import { bdi, count, counted, dataTable, details, make, number, percent, prose, seconds, section } from "./dom.js";
 import { runHref } from "./home.js";
-import { laneChart, partItem } from "./lanes.js";
+import { laneChart, partItem, workName } from "./lanes.js";
 import { getRun, shareBar, stepsOf, timeline, trajectoryColumns } from "./run.js";
 import { get, hasDocument, isLive, runAddress } from "./source.js";
 
@@ -63,7 +63,7 @@ function pathTable(step) {
 function summary(step) {
   const rows = step.path_summed.slice(0, 8);
   return dataTable("What the step waited for, summed", [
-    { title: "What", wide: true, text: (row) => [look.kind(row.kind)[2], row.name].filter(Boolean).join(" ") },
+    { title: "What", wide: true, text: (row) => workName(row.kind, row.name) },
     { title: "Took", number: true, value: (row) => row.seconds, text: (row) => seconds(row.seconds) },
     { title: "Share", number: true, value: (row) => row.seconds, text: (row) => percent(row.seconds / step.seconds) },
   ], rows, { quiet: true });
@@ -142,13 +142,16 @@ export function stepView(name, key) {
 
 // -- one trajectory --
 
+// A call is whole, where a part of a path is what was waited for of it.
+const callName = (part) => (part.kind === "llm" ? `LLM call ${part.name}` : workName(part.kind, part.name));
+
 // Its calls in lanes: what it waited for, then LLM calls, servers and tools.
 function callLanes(row) {
   const shift = (item) => ({ ...item, from: item.from - row.after, to: item.to - row.after });
   const lanes = new Map();
   for (const part of row.activities) {
     const item = shift(partItem(part));
-    const label = part.kind === "server" ? `server ${part.process}` : part.name ? `${part.kind} ${part.name}` : item.look[2];
+    const label = part.kind === "server" ? `server ${part.process}` : callName(part);
     if (!lanes.has(label)) lanes.set(label, { label, items: [] });
     lanes.get(label).items.push(item);
   }
@@ -189,7 +192,7 @@ export function trajectoryView(name, key, id) {
         section("calls", "Its calls", dataTable("Calls of the trajectory", [
           { title: "From", number: true, value: (part) => part.after, text: (part) => seconds(part.after - row.after) },
           { title: "Took", number: true, value: (part) => part.seconds, text: (part) => seconds(part.seconds) },
-          { title: "What", wide: true, text: (part) => [look.kind(part.kind)[2], part.name].filter(Boolean).join(" ") },
+          { title: "What", wide: true, text: (part) => callName(part) },
           { title: "Turn", number: true, value: (part) => part.turn ?? -1, text: (part) => (part.turn === null ? "" : String(part.turn)) },
           { title: "Process", text: (part) => part.process },
           { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, printable, safe_files
-from verl_otel._version import __version__
-from verl_otel.analysis import reader, scalars
+from verl_otel.analysis import reader, saved_state, scalars, step_lengths
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import formatting, run_overview
@@ -55,6 +54,7 @@ class Listing:
         self._watcher = watcher
         self._rows: dict[str, tuple[str, _Row]] = {}
         self._folders: dict[str, tuple[Path, ...]] = {}
+        self._code = saved_state.sign_code()
         self._found = _load()
         """What was found in runs that have ended, by the signature of their files."""
         self._watched: dict[str, tuple[Explanation, _Row]] = {}
@@ -83,7 +83,7 @@ class Listing:
             self._wanted.set()
 
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[str, _Row]:
-        signature = _sign(folders)
+        signature = _sign(self._code, folders)
         known = self._rows.get(name)
         if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
             return known
@@ -132,7 +132,10 @@ class Listing:
             for name, (signature, row) in list(self._rows.items()):
                 if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
                     continue
-                found = self._analyse(self._folders[name], stopped)
+                watched = self._watcher.peek(name)
+                if watched is not None and self._watcher.find_age(name) is not None:
+                    continue  # it is being read for a client
+                found = summarise(watched) if watched is not None else self._analyse(self._folders[name], stopped)
                 if stopped.is_set():
                     return
                 self._found[signature] = found
@@ -169,7 +172,8 @@ def summarise(run: Explanation) -> _Row:
     """Return what the list shows of a run: its first finding, its steps and its reward as small lines, and its productive share."""
     findings = data.list_findings(run)
     rewards = list(scalars.find_rewards(run.series).values())
-    lengths = [step.seconds for step in run.steps]
+    starting = set(map(id, step_lengths.find_start_up(run.steps)))
+    lengths = [step.seconds for step in run.steps if id(step) not in starting]
     summary: _Row = data.clean(
         {
             "finding": findings[0] if findings else None,
@@ -186,13 +190,13 @@ def _thin(values: list[float]) -> list[float | None]:
     return data.thin(values, values, data.SPARK)[1]
 
 
-def _sign(folders: tuple[Path, ...]) -> str:
-    """Return a signature of the files of a run: none has changed while it is the same."""
+def _sign(code: str, folders: tuple[Path, ...]) -> str:
+    """Return a signature of the files of a run and of the code: none has changed while it is the same."""
     entries: list[tuple[str, int, int]] = []
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             entries += sorted((entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in found)
-    return hashlib.sha256(json.dumps([__version__, entries]).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([code, entries]).encode()).hexdigest()[:32]
 
 
 def _path() -> Path:
