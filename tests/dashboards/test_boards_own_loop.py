@@ -23,7 +23,7 @@ ENGINE = "metrics of vLLM and SGLang, whose servers verl starts and registers"
 GPU_TIME = "the number of GPUs and what each is for, which verl's configuration says"
 ROLES = "the roles of verl's workers"
 WEIGHTS = "versions of the weights and their transport, which verl's trainers and checkpoint engine know"
-TRAINER = "checkpoints and validations of verl's trainers: an own loop records them as phases"
+TRAINER = "what verl's trainers and agent loops do, as checkpoints: an own loop records it as phases, or has none"
 LOGGED = "a value that verl logs"
 EVENT = "an event that this loop does not have"
 MINUTE = "a run of more than a minute"
@@ -55,6 +55,10 @@ EMPTY = {
     **{("steps", title): WEIGHTS for title in ("Weight sync", "Weight sync for each step", "Weight sync, bytes")},
     **{("steps", title): TRAINER for title in ("Checkpoint", "Age of the checkpoint", "Validation")},
     **{("steps", title): EVENT for title in ("Stalls and crashes", "Restarted workers")},
+    ("steps", "Weight sync, parts"): WEIGHTS,
+    **{("rollouts", title): TRAINER for title in ("Set-up of tools", "Trajectories that were dropped")},
+    ("training", "Components of the reward"): "rewards of this loop are plain numbers",
+    ("pipeline", "Own failures"): EVENT,
     ("pipeline", "Budget used"): MINUTE,
 }  # fmt: skip
 """Panels without data, by board and title, and what they would need."""

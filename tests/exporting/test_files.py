@@ -334,6 +334,17 @@ def test_hardware_is_chosen_once_a_minute(clock):
     assert select(downsampler) == [("hw.power", 2)]
 
 
+def test_what_verl_otel_takes_is_chosen_once_a_minute_and_its_losses_always(clock):
+    """An idle process writes little; what was lost is on the disk soon."""
+    downsampler = Downsampler()
+    points = [make_point("verl.otel.overhead", "counter", 1), make_point("verl.otel.spans.dropped", "counter", 1)]
+    assert len(select(downsampler, *points)) == 2
+    clock[0] += files.SECONDS - 1
+    assert select(downsampler, *points) == [("verl.otel.spans.dropped", 1)]
+    clock[0] += 1
+    assert ("verl.otel.overhead", 1) in select(downsampler, *points)
+
+
 def test_the_last_value_is_in_the_file(tmp_path, clock):
     """A file has the value of the beginning and that of the end, and others' of each time between."""
     exporter, state = FileExporter(tmp_path), MetricState()

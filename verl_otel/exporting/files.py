@@ -48,6 +48,7 @@ from verl_otel.model import (
     to_float,
 )
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import OTEL_BUDGET_USED, OTEL_EXPORT_DURATION, OTEL_OVERHEAD
 
 # -- OTLP as JSON --
 
@@ -301,10 +302,12 @@ def traces_line(resource: Resource, scope: Scope, spans: Iterable[SpanRecord]) -
     return text.encode("utf-8", "replace")
 
 
-# -- Downsampling of hardware metrics: one value a minute, so that a week of them does not rotate the training's own metrics out --
+# -- Downsampling of metrics of hardware and of verl-otel: one value a minute, so that a week of them does not rotate the training's own metrics out --
 
 SECONDS: Final = 60.0
 """Seconds between two values of one series. One collection of a node with eight GPUs has 43 kB."""
+OWN_METRICS: Final = frozenset({OTEL_OVERHEAD, OTEL_EXPORT_DURATION, OTEL_BUDGET_USED})
+"""What verl-otel itself takes is downsampled, too: of an idle process it was a third of all bytes, and half of the lines. Losses are written at once."""
 
 
 class Downsampler:
@@ -323,24 +326,24 @@ class Downsampler:
         self._hardware |= batch.asked
 
     def select(self, points: Sequence[Point]) -> list[Point]:
-        """Return the points to write: the latest of each hardware series once a minute, and all others.
+        """Return the points to write: the latest of each series of the hardware and of what verl-otel takes once a minute, and all others.
 
         Args:
             points: The changed points, oldest first.
         """
-        if not self._hardware:
-            return list(points)
         now = time.monotonic()
-        self._waiting |= {
-            (point.instrument.name, point.labels): point for point in points if point.instrument.name in self._hardware
-        }
+        rare = [point for point in points if self._is_rare(point.instrument.name)]
+        self._waiting |= {(point.instrument.name, point.labels): point for point in rare}
         self._written = {key: at for key, at in self._written.items() if now - at < self._seconds}
         due = [key for key in self._waiting if key not in self._written]
         self._written |= dict.fromkeys(due, now)
         return [
-            *(point for point in points if point.instrument.name not in self._hardware),
+            *(point for point in points if not self._is_rare(point.instrument.name)),
             *(self._waiting.pop(key) for key in due),
         ]
+
+    def _is_rare(self, name: str) -> bool:
+        return name in self._hardware or name in OWN_METRICS
 
     def release(self) -> None:
         """Let the next `select` return all waiting points: the exporter closes."""
