@@ -15,7 +15,11 @@ def serve(runs, *arguments):
     """Start the live page of a folder of runs and yield its address; it ends with the block, by SIGINT and with code 0."""
     process = subprocess.Popen(
         [Path(sys.executable).with_name("verl-otel"), "view", *map(str, arguments), "--port", "0", "--no-token"],
-        env={**inherit("PYTEST", "VERL_OTEL"), "VERL_OTEL_RUN_DIR": str(runs)},
+        env={
+            **inherit("PYTEST", "VERL_OTEL"),
+            "VERL_OTEL_RUN_DIR": str(runs),
+            "XDG_CACHE_HOME": str(Path(runs).parent / "cache"),
+        },
         stdout=subprocess.PIPE,
         text=True,
     )
