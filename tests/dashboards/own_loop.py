@@ -40,7 +40,7 @@ async def run_python(number, index):
 
 @verl_otel.reward("math")
 def compute_score(number, index):
-    return number / STEPS + index / 10
+    return {"score": number / STEPS + index / 10, "progress": number / STEPS}
 
 
 async def roll_out(number, index):

@@ -57,7 +57,6 @@ EMPTY = {
     **{("steps", title): EVENT for title in ("Stalls and crashes", "Restarted workers")},
     ("steps", "Weight sync, parts"): WEIGHTS,
     **{("rollouts", title): TRAINER for title in ("Set-up of tools", "Trajectories that were dropped")},
-    ("training", "Components of the reward"): "rewards of this loop are plain numbers",
     ("pipeline", "Own failures"): EVENT,
     ("pipeline", "Budget used"): MINUTE,
 }  # fmt: skip
