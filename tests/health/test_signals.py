@@ -94,7 +94,9 @@ def test_progress_is_that_of_the_best_mean_of_five_steps():
     best = max(means, key=means.get)
     progress = judge(60, **{REWARD: lambda step: rewards[step - 1]}).progress
     assert (progress.best_step, progress.since, progress.values) == (best, 60 - best, 20)
-    assert judge(4, **{REWARD: 1}).progress is None
+    assert judge(4, **{REWARD: lambda step: step}).progress is None
+    assert judge(30, **{REWARD: 1}).progress is None, "a reward that never changes has no best step"
+    assert judge(30, **{REWARD: lambda step: step if step < 20 else math.nan}).progress is None, "it has no last steps"
     assert judge(7, **{REWARD: lambda step: step}).progress[2:] == (None, 7, False)
     assert judge(8, **{REWARD: lambda step: step}).progress[2:] == (1, 8, True)
 

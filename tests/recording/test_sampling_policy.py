@@ -107,6 +107,17 @@ def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
     assert sampled(recorded) == 10
 
 
+def test_the_number_holds_for_each_step_of_an_own_loop(recorded):
+    """Its trajectories have no number of a step: they are those of the step in which they begin."""
+    POLICY.whole_per_step, POLICY.share_above = 5, 0.0
+    for number in range(2):
+        with verl_otel.step(number):
+            for index in range(10):
+                with verl_otel.trajectory(f"p{index}"):
+                    pass
+    assert sampled(recorded) == 10
+
+
 def test_a_validation_has_a_number_of_its_own(recorded, step):
     """It trains nothing, and takes nothing away from the trajectories that the same step trains on, nor they from it."""
     POLICY.whole_per_step, POLICY.share_above = 4, 0.0

@@ -279,6 +279,7 @@ class Aggregator(msgspec.Struct, dict=True):
         is_own = attr.STEP_LINEAGE in root.span.attributes
         self._has_own_steps = self._has_own_steps or is_own
         submitted = [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)] if is_own else []
+        submitted.sort(key=lambda trajectory: (trajectory.start_ns, trajectory.trace_id))  # whatever piece they lay in
         if consumes_submitted(root):
             add_consumption(root, submitted)
         consumed = timeline.find_consumed(root)

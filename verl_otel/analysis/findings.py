@@ -75,6 +75,15 @@ def find_rests(steps: Sequence[Step]) -> dict[int, float]:
     }
 
 
+def sum_longer(steps: Sequence[Step]) -> tuple[float, float]:
+    """Return by how many seconds the held steps took longer than usual: what their verdicts explain, and the rest.
+
+    Args:
+        steps: All steps of a run.
+    """
+    return sum(sum_savings(step) for step in steps if step.verdicts), sum(find_rests(steps).values())
+
+
 def _find_rest(others: Sequence[Step], step: Step) -> float:
     if not step.verdicts or len(others) < step_lengths.FEWEST_OTHERS:
         return 0.0

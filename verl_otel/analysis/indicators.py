@@ -14,6 +14,7 @@ from verl_otel.analysis.model import Explanation, Series
 from verl_otel.health import profiles
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
+    AVERAGE_REWARD,
     HW_GPU_MEMORY_LIMIT,
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
@@ -24,7 +25,7 @@ from verl_otel.semconv.metric_names import (
 
 HEALTHY, BELOW, ABOVE, NO_BAND, UNKNOWN = "healthy", "below", "above", "no band", "unknown"
 _RESPONSE_LIMIT: Final = (attr.LIMIT, "response_tokens")
-_REWARDS: Final = ("critic.rewards.mean", "critic.score.mean")
+_REWARDS: Final = ("critic.rewards.mean", "critic.score.mean", AVERAGE_REWARD)
 _RECENT_NS: Final = 300_000_000_000
 """GPUs are shown by their mean over the last five minutes: one sample says nothing of them."""
 
@@ -89,9 +90,9 @@ def _judge(name: str, value: float | None, band: tuple[float, float], *, is_shar
 
 
 def _find_last(series: Iterable[Series], *names: str) -> float | None:
-    """Return the last value of the first of several scalars of verl."""
+    """Return the last value of the first of several scalars: names, or keys of verl."""
     found = {one.name: one.values[-1] for one in series if not one.labels and one.values}
-    return next((found[key] for name in names if (key := SCALAR_PREFIX + name) in found), None)
+    return next((found[key] for name in names for key in (SCALAR_PREFIX + name, name) if key in found), None)
 
 
 def _find_bound(series: Iterable[Series]) -> float | None:

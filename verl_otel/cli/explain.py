@@ -206,7 +206,7 @@ def _count_slow(run: Explanation) -> str:
     steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
     if not slow:
         return wording.describe_no_delay(run.steps)
-    total, whole = sum(map(sum_savings, held)), sum(step.seconds + step.between for step in run.steps)
+    total, whole = sum(findings.sum_longer(run.steps)), sum(step.seconds + step.between for step in run.steps)
     share = f"{wording.share(total / max(whole, 1e-9))} of the time of all steps and between them"
     if not unexplained:
         return f"{wording.describe_held(run.steps)} ({share})."

@@ -98,8 +98,8 @@ def show_settings(advice: str, *, has_verl: bool) -> str:
 
 
 def number(step: Step) -> str:
-    """Return the number of a step, and whether it is one that a resumed run has trained again."""
-    return f"{'?' if step.number is None else step.number}{' (trained again)' if step.repeated else ''}"
+    """Return the number of a step, and whether a later attempt went on from weights before it."""
+    return f"{'?' if step.number is None else step.number}{' (superseded)' if step.repeated else ''}"
 
 
 def headline(run: Explanation) -> Iterator[str]:

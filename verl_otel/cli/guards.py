@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.analysis.model import Series
+from verl_otel.analysis.model import Explanation, Series
 from verl_otel.analysis.scalars import StepScalars, find_keys, read_steps
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.documents.base import fill
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
                 guards=found,
                 best_step=best_step,
                 save_frequency=frequency,
-                next=[f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
+                next=[_find_next(explanation)],
             )
         )
     else:
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
         elif best is not None:
             print(f"  best {show(best.key)}: {_name_candidates(frequency)}, none has a value")
-        print(f"Next: verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout")
+        print(f"Next: {_find_next(explanation)}")
     if steps:
         return 0
     print("verl-otel: the run has no scalars of verl, which guards need", file=sys.stderr)
@@ -168,3 +168,9 @@ def _name_candidates(frequency: int | None) -> str:
     if frequency <= 0:
         return "of all steps: verl saved none (trainer.save_freq)"
     return f"of those that verl saved (trainer.save_freq={frequency})"
+
+
+def _find_next(run: Explanation) -> str:
+    """Return the command that shows the steps in the run log, which has scalars of verl's trainers."""
+    scopes = "" if run.is_own else " --scope ppo --scope rollout"
+    return f"verl-otel logs {run_selection.name_run(run)}{scopes}"

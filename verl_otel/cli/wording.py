@@ -9,6 +9,7 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
+from verl_otel.analysis.findings import sum_longer
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
@@ -17,7 +18,6 @@ from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.trajectory_ends import TrajectoryEnds
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
-from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.analysis.verdicts.off_policy import OffPolicy
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.analysis.verdicts.stragglers import Persistence
@@ -174,7 +174,9 @@ def describe_held(steps: Sequence[Step]) -> str:
     late = sum(all(verdict.kind == "between" for verdict in step.verdicts) for step in held)
     count = f"{len(held) - late:,} of {counted(len(steps), 'step')} took longer than usual"
     after = f", after {late:,} the next one started late" if late else ""
-    return f"{count}{after}, by {seconds(sum(map(sum_savings, held)))} in all"
+    explained, rest = sum_longer(steps)
+    unexplained = f", of which {seconds(rest)} are not explained" if rest else ""
+    return f"{count}{after}, by {seconds(explained + rest)} in all{unexplained}"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:

@@ -192,6 +192,10 @@ def _observe(conditions: Iterable[Condition], number: int, values: Scalars) -> I
 
 def _measure_progress(steps: Sequence[tuple[int, Scalars]], limits: Mapping[str, float]) -> Progress | None:
     rewards = [(number, reward) for number, values in steps if (reward := find_reward(values)) is not None]
+    values = [reward for _, reward in rewards]
+    last = next((reward for key in REWARDS if (reward := steps[-1][1].get(key)) is not None), 0.0) if steps else 0.0
+    if len(set(values)) < 2 or not math.isfinite(last):  # noqa: PLR2004 - it has no course, or none that goes on
+        return None
     progress = LearningProgress()
     for number, reward in rewards:
         progress.add(number, reward)

@@ -198,11 +198,15 @@ def find_trajectory(span: Span) -> Span | None:
 
 
 def find_step(span: Span) -> tuple[object, object]:
-    """Return step number and validation flag of a trajectory, which may be open. Reads them without merging all its attributes."""
+    """Return step and validation flag of a trajectory, which may be open. Reads them without merging all its attributes.
+
+    The step is its number or, in an own loop, whose trajectories have none, the trace of the span that submitted it.
+    """
     own, defaults = span._attributes or {}, span.site.attributes
-    return own.get(attr.STEP_NUMBER, defaults.get(attr.STEP_NUMBER)), own.get(
-        attr.VALIDATE, defaults.get(attr.VALIDATE)
-    )
+    step: object = own.get(attr.STEP_NUMBER, defaults.get(attr.STEP_NUMBER))
+    if step is None and span._detail is not None and span._detail.links:
+        step = span._detail.links[0].trace_id
+    return step, own.get(attr.VALIDATE, defaults.get(attr.VALIDATE))
 
 
 # -- Which traces are kept: decided when a trace begins --

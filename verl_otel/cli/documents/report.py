@@ -102,7 +102,7 @@ class Report(Answer):
     facts: Annotated[dict[str, Any], about("run.json: attempts, project, experiment, configuration")]
     steps: tuple[Step, ...]
     trajectories: tuple[Trajectory, ...]
-    reward: Annotated[dict[str, float], about("mean reward by step")]
+    reward: Annotated[dict[str, float | None], about("mean reward by step; null: no finite number")]
     waits: tuple[Wait, ...]
     unfinished: tuple[Unfinished, ...]
     missing: Missing

@@ -93,7 +93,7 @@ export class Steps {
 
   title(index) {
     const own = this.number[index] ?? "?";
-    return this.number.indexOf(own) === this.number.lastIndexOf(own) ? `Step ${own}` : `Step ${own} (${index === this.number.lastIndexOf(own) ? "trained again" : "first attempt"})`;
+    return this.number.indexOf(own) === this.number.lastIndexOf(own) ? `Step ${own}` : `Step ${own} (${index === this.number.lastIndexOf(own) ? "last attempt" : "first attempt"})`;
   }
 }
 
