@@ -31,6 +31,13 @@ def test_ends_are_those_of_all_processes_and_attempts():
     assert list(wording.describe_ends(trajectory_ends.count(series[:2]))) == [], "all finished is no news"
 
 
+def test_a_counter_that_reaches_its_last_value_again_in_another_attempt_counts_twice():
+    """The number of a process is the same in each attempt; when these began is known."""
+    series = [make("rollout.trajectories", (1, 1), verl__trajectory__end="finished", instance="a")]
+    assert trajectory_ends.count(series).ended == {"finished": 1}
+    assert trajectory_ends.count(series, [1]).ended == {"finished": 2}
+
+
 def test_a_sync_is_that_of_the_slowest_process_of_each_kind():
     """Ranks make the weights and load or send them, which are two kinds, and replicas receive and load them; values are medians over the syncs."""
     series = [

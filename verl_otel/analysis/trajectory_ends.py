@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -23,14 +24,26 @@ class TrajectoryEnds(NamedTuple):
     """Those that no step trained on, by reason, the most first."""
 
 
-def count(series: Iterable[Series]) -> TrajectoryEnds:
-    """Add up the counters of a run."""
+def count(series: Iterable[Series], restarts: Iterable[int] = ()) -> TrajectoryEnds:
+    """Add up the counters of a run.
+
+    Args:
+        series: The scalars of the run.
+        restarts: The start of each attempt but the first: the counters begin again, whatever their values are.
+    """
+    starts = sorted(restarts)
     found: dict[str, Counter[str]] = {ROLLOUT_TRAJECTORIES: Counter(), ROLLOUT_DROPPED: Counter()}
     for one in series:
         labels = dict(one.labels)
         if one.name in found and labels.get(attr.VALIDATE) != "true":
             key = labels.get(attr.TRAJECTORY_END) or labels.get(attr.REASON, "")
+            points = (
+                (bisect_right(starts, time_ns), value) for time_ns, value in zip(one.times_ns, one.values, strict=True)
+            )
             # a process that was started again begins at 0
-            rises = (after - before if after >= before else after for before, after in pairwise((0.0, *one.values)))
+            rises = (
+                after - before if after >= before and attempt == last else after
+                for (last, before), (attempt, after) in pairwise(((0, 0.0), *points))
+            )
             found[one.name][key] += round(sum(rises))
     return TrajectoryEnds(*(dict(counts.most_common()) for counts in found.values()))

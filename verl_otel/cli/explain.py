@@ -40,6 +40,7 @@ from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
+from verl_otel.analysis.windows import find_restarts
 from verl_otel.cli import advice, headlines, incidents, options, run_selection, wording
 from verl_otel.cli.documents.explain import find_next, make_explain
 from verl_otel.cli.formatting import (
@@ -392,7 +393,10 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     if price is not None:
         lines = wording.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
         yield from _block("Tokens", lines)
-    yield from _block("Trajectories of the training", wording.describe_ends(trajectory_ends.count(run.series)))
+    yield from _block(
+        "Trajectories of the training",
+        wording.describe_ends(trajectory_ends.count(run.series, find_restarts(run.manifest))),
+    )
     yield from _block("Weight sync", wording.describe_syncs(weight_syncs.find(run.series)))
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))

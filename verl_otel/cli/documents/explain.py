@@ -11,6 +11,7 @@ from verl_otel.analysis import findings, learning, model, step_lengths, trajecto
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
+from verl_otel.analysis.windows import find_restarts
 from verl_otel.cli import advice, incidents, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
@@ -293,7 +294,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             balance=balance.judge(run.devices),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
-            trajectories=trajectory_ends.count(run.series),
+            trajectories=trajectory_ends.count(run.series, find_restarts(run.manifest)),
             weight_sync=weight_syncs.find(run.series),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=[
