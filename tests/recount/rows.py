@@ -986,6 +986,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
             "TensorBoard: mean of the scores of each step",
         )
     },
+    ("seconds of generation", "crash"): "the bed has the trajectories of a step that was trained twice once",
     ("seconds of generation", "own_fit"): "the trainer filters, and the bed does not know which trajectories",
     (TAIL, "own_fit"): "the rounds of a step have a tail each",
     **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
