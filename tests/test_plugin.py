@@ -171,3 +171,9 @@ print(json.dumps(patch.status))
     (path,) = (tmp_path / "runs" / "r1").glob("metrics-*")
     assert '"verl.actor.loss"' in path.read_text()
     assert json.loads((tmp_path / "runs" / "r1" / "run.json").read_text())["verl.project"] == "p"
+
+
+def test_a_training_does_not_load_what_reads_runs(clean_python):
+    """Every process of a training would have its memory: 4 MB of msgspec, 3 MB of HTTP."""
+    code = "import sys, verl_otel.session.live_verdicts; print({'msgspec', 'urllib.request', 'subprocess'} & set(sys.modules))"
+    assert clean_python("-c", code).stdout == "set()\n"

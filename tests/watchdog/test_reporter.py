@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.http_server import HttpServer
 from tests.watchdog.snapshots import SnapshotBuilder
 from verl_otel import config
-from verl_otel.watchdog import cluster_backend, diagnosis
+from verl_otel.watchdog import cluster_backend, diagnosis, event_file
 from verl_otel.watchdog import reporter as reporter_module
 from verl_otel.watchdog.process_table import ProcessStatus
 from verl_otel.watchdog.reporter import Reporter
@@ -261,14 +261,14 @@ def test_an_event_is_one_line_and_is_read_by_the_next_monitor(tmp_path):
         ("stall", "there", "c"),
         ("stall", "here", "d"),
     ):
-        reporter_module.append_event(tmp_path, kind, "text\nof two lines", {"key": (kind, name, ""), "place": place})
-    reporter_module.append_event(tmp_path, "resolved", "", {"key": ("stall", "d", ""), "place": "here"})
-    with (tmp_path / reporter_module.EVENTS).open("ab") as file:
+        event_file.append_event(tmp_path, kind, "text\nof two lines", {"key": (kind, name, ""), "place": place})
+    event_file.append_event(tmp_path, "resolved", "", {"key": ("stall", "d", ""), "place": "here"})
+    with (tmp_path / event_file.NAME).open("ab") as file:
         file.write(b'{"kind": "stall"}\nhalf a li')
-    lines = (tmp_path / reporter_module.EVENTS).read_text().splitlines()
+    lines = (tmp_path / event_file.NAME).read_text().splitlines()
     assert [json.loads(line)["kind"] for line in lines[:5]] == ["stall", "crash", "stall", "stall", "resolved"]
-    assert reporter_module.read_reported(tmp_path, "here") == [("stall", "a", ""), ("crash", "b", "")]
-    assert reporter_module.read_reported(tmp_path / "nowhere", "here") == []
+    assert event_file.read_reported(tmp_path, "here") == [("stall", "a", ""), ("crash", "b", "")]
+    assert event_file.read_reported(tmp_path / "nowhere", "here") == []
 
 
 @pytest.mark.parametrize(
@@ -324,10 +324,10 @@ def test_a_uid_is_shown_short():
 
 def test_the_file_of_events_is_bounded(tmp_path, monkeypatch):
     """What would make it larger is left out."""
-    monkeypatch.setattr(reporter_module, "MAX_EVENTS", 1000)
+    monkeypatch.setattr(event_file, "MAX_BYTES", 1000)
     for _ in range(100):
-        reporter_module.append_event(tmp_path, "stall", "text", {"key": ("stall", "a", ""), "place": "here"})
-    assert 800 < (tmp_path / reporter_module.EVENTS).stat().st_size <= 1000
+        event_file.append_event(tmp_path, "stall", "text", {"key": ("stall", "a", ""), "place": "here"})
+    assert 800 < (tmp_path / event_file.NAME).stat().st_size <= 1000
 
 
 TRACEBACK = """[prompt] SECRET What is 2 + 2?
@@ -390,7 +390,7 @@ def test_an_event_has_the_text_of_a_log_only_when_asked_for(tmp_path, content):
     settings.run_path.mkdir(parents=True)
     reporter = Reporter(settings, "here")
     reporter.report(snapshot, diagnosis.find(snapshot)[0], ProcessStatus(report, (0, 0, 0)), {})
-    text = (settings.run_path / reporter_module.EVENTS).read_text()
+    text = (settings.run_path / event_file.NAME).read_text()
     assert ("SECRET" in text) == content
     assert json.loads(text)["detail"]["cause"] == "CUDA error"
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.watchdog.snapshots import make_report
 from verl_otel.system import procfs
-from verl_otel.watchdog import diagnosis, process_reports, reporter
+from verl_otel.watchdog import diagnosis, event_file, process_reports, reporter
 from verl_otel.watchdog.overdue import Snapshot
 from verl_otel.watchdog.process_table import ProcessTable
 
@@ -52,7 +52,7 @@ def read_everything(folder):
         list(snapshot.ancestors(row))
         reporter.describe_span(snapshot, row)
     process_reports.read_run_end(folder)
-    reporter.read_reported(folder.parent, "here")
+    event_file.read_reported(folder.parent, "here")
     return [row.name for row in rows if row.process_name == "good"]
 
 
@@ -62,7 +62,7 @@ def list_files(folder, process_name="bad"):
         folder / f"{process_reports.REPORT_PREFIX}{process_name}.json",
         folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}",
         folder.parent / f"open-{process_name}.jsonl",
-        folder.parent / reporter.EVENTS,
+        folder.parent / event_file.NAME,
         folder / "ended",
     ]
 
@@ -72,7 +72,7 @@ def write_bad_process(folder):
     process_reports.write(folder, make_report("bad")._replace(process=procfs.find_process(os.getpid())))
     (folder / f"{process_reports.HEARTBEAT_PREFIX}bad").write_bytes(b"       3                7\n")
     (folder.parent / "open-bad.jsonl").write_text(json.dumps(OPEN))
-    (folder.parent / reporter.EVENTS).write_text(json.dumps(EVENT) + "\n")
+    (folder.parent / event_file.NAME).write_text(json.dumps(EVENT) + "\n")
 
 
 @pytest.mark.parametrize("number", range(5))

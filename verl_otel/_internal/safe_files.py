@@ -75,6 +75,12 @@ def identify(handle: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
+def find_cache() -> Path:
+    """Return the folder for what can be made again, of this user."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "verl-otel"
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents. Existing folders keep their mode.
 

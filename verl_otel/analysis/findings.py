@@ -14,6 +14,9 @@ from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
 from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_savings
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
 
+FEWEST_UNREWARDED: Final = 2
+UNREWARDED_SHARE: Final = 0.2
+"""Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what is learned by little."""
 REST_SHARE: Final = 0.25
 """Share of the excess of a step that is noticeable if no verdict explains it."""
 
@@ -90,6 +93,14 @@ def _find_rest(others: Sequence[Step], step: Step) -> float:
     longer = step.seconds - median(other.seconds for other in others)
     rest = longer - sum_savings(step)
     return rest if rest >= max(PHASE_SECONDS, REST_SHARE * longer) else 0.0
+
+
+def find_unrewarded(steps: Iterable[Step]) -> Step | None:
+    """Return the step in which most of the trajectories with score 0 had a tool or a reward that failed; None if these are few in all steps."""
+    worst = max((step for step in steps if step.failures), key=lambda step: step.failures[0].unrewarded, default=None)
+    if worst is None or worst.failures[0].unrewarded < max(FEWEST_UNREWARDED, UNREWARDED_SHARE * worst.members):
+        return None
+    return worst
 
 
 def sort_held(run: Explanation) -> list[Step]:

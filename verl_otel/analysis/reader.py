@@ -86,7 +86,7 @@ class RunReader(msgspec.Struct, dict=True):
         """Look for new files, new lines and new events.
 
         The events come last: a stall that is over must be known before the spans that follow it are read. So do the open spans: one that has
-        ended by now is told by a line that has not been read.
+        ended by now has its end in a line that has not been read.
         """
         self._register(self._traces.look())
         self._metrics.look()

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 from array import array
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args, get_origin
 
@@ -28,7 +28,7 @@ from verl_otel.analysis.typed import Keyed
 MAX_BYTES: Final = 256 << 20
 """A larger state is not kept."""
 MAX_STATES: Final = 20
-"""States that are kept: the newest."""
+"""States of one name that are kept: the newest."""
 
 State = TypeVar("State")
 
@@ -55,8 +55,15 @@ def load(folders: Sequence[Path], name: str, kind: type[State]) -> State | None:
         return None
 
 
-def save(folders: Sequence[Path], name: str, state: object) -> None:
-    """Keep a state under a name. Errors of the file system are ignored; so is a state that is too large."""
+def save(folders: Sequence[Path], name: str, state: object, keep: int | None = None) -> None:
+    """Keep a state under a name. Errors of the file system are ignored; so is a state that is too large.
+
+    Args:
+        folders: The folders of the run.
+        name: What it is saved as.
+        state: A struct.
+        keep: How many of this name are kept; None: `MAX_STATES`.
+    """
     with contextlib.suppress(OSError, OverflowError, RecursionError):
         plain = msgspec.json.encode(state, enc_hook=_to_plain)
         content = msgspec.json.encode(_Saved(sign_code(), msgspec.Raw(plain)))
@@ -66,7 +73,7 @@ def save(folders: Sequence[Path], name: str, state: object) -> None:
         safe_files.make_folder(path.parent)
         safe_files.check_folder(path.parent)
         safe_files.write_secret(path, content.decode())
-        _prune(path.parent)
+        _prune(path.parent, name, MAX_STATES if keep is None else keep)
 
 
 def forget(folders: Sequence[Path]) -> None:
@@ -76,9 +83,7 @@ def forget(folders: Sequence[Path]) -> None:
 
 
 def _path(folders: Iterable[Path], name: str) -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    cache = Path(base) if base else Path.home() / ".cache"
-    return cache / "verl-otel" / "states" / f"{_hash(folders)}-{name}.json"
+    return safe_files.find_cache() / "states" / f"{_hash(folders)}-{name}.json"
 
 
 def _hash(folders: Iterable[Path]) -> str:
@@ -86,6 +91,7 @@ def _hash(folders: Iterable[Path]) -> str:
     return hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
+@lru_cache(maxsize=1)
 def sign_code() -> str:
     """Return the signature of the code that computes a state: path, size and time of the last change of each source file."""
     digest = hashlib.sha256(__version__.encode())
@@ -96,9 +102,9 @@ def sign_code() -> str:
     return digest.hexdigest()
 
 
-def _prune(folder: Path) -> None:
-    states = sorted(folder.glob("*.json"), key=lambda path: -path.stat().st_mtime_ns)
-    for path in states[MAX_STATES:]:
+def _prune(folder: Path, name: str, keep: int) -> None:
+    states = sorted(folder.glob(f"*-{name}.json"), key=lambda path: -path.stat().st_mtime_ns)
+    for path in states[keep:]:
         path.unlink(missing_ok=True)
 
 

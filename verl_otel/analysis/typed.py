@@ -3,6 +3,7 @@
 """Types of the state of a reader, which `saved_state` writes and reads.
 
 The classes that accumulate a run are structs. Their fields are their state; what can be found again is an attribute that ``__post_init__`` sets.
+Those that a training uses, too, are dataclasses: msgspec would add 4 MB to its process.
 """
 
 from __future__ import annotations

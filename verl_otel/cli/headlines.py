@@ -17,9 +17,6 @@ from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
 FIRST_LINES: Final = 3
 """Maximum number of alarms, and of findings, in the first lines."""
-FEWEST_UNREWARDED: Final = 2
-UNREWARDED_SHARE: Final = 0.2
-"""Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what is learned by little."""
 
 
 class Headline(NamedTuple):
@@ -74,13 +71,11 @@ def find_silent(run: Explanation) -> Iterator[Headline]:
 
 
 def _describe_failures(run: Explanation) -> Iterator[Headline]:
-    """Yield the step in which most of the trajectories with score 0 had a tool or a reward that failed, if these are many."""
-    steps = [step for step in run.steps if step.failures]
-    worst = max(steps, key=lambda step: step.failures[0].unrewarded, default=None)
-    if worst is None or worst.failures[0].unrewarded < max(FEWEST_UNREWARDED, UNREWARDED_SHARE * worst.members):
-        return
-    text = f"Step {number(worst)}: score 0 may be that of the environment, and not of the answer: {wording.describe_failure(worst.failures[0])} failed."
-    yield Headline(text, worst)
+    worst = findings.find_unrewarded(run.steps)
+    if worst is not None:
+        failed_work = wording.describe_failure(worst.failures[0])
+        text = f"score 0 may be that of the environment, and not of the answer: {failed_work} failed."
+        yield Headline(f"Step {number(worst)}: {text}", worst)
 
 
 def _describe_short_ranks(run: Explanation) -> Iterator[Headline]:

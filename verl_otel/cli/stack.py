@@ -90,8 +90,7 @@ TEMPO: Final = Program("Tempo", ("tempo",), "--tempo", "at grafana.com/oss/tempo
 
 def cache_folder() -> Path:
     """Return the folder into which ``collector/build.sh`` installs programs."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "verl-otel" / "bin"
+    return safe_files.find_cache() / "bin"
 
 
 def find_programs(wanted: Iterable[tuple[Program, Path | None]]) -> list[Path]:

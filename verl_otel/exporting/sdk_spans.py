@@ -165,7 +165,7 @@ class SpanFeeder(Sender):
         self._capacity = capacity
         self._waiting: deque[SpanRecord] = deque()
         self._ends_begun = True
-        """Whether the processors are those that `BEGUN` was told to."""
+        """Whether the processors are those that were notified of `BEGUN`."""
 
     def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
         """Set the scope of the spans."""

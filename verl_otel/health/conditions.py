@@ -316,7 +316,7 @@ def make_alert_conditions(thresholds: Mapping[str, float]) -> list[Condition]:
 
 
 def make_silent_conditions(thresholds: Mapping[str, float]) -> list[Condition]:
-    """Return the conditions under which a training goes on as before and learns something wrong. Nobody wants that, so they are always on."""
+    """Return the conditions under which a training goes on as before and learns something wrong. They are always on."""
     return [Condition("rollout_gap", 1, GapJump(thresholds))]
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reports what stops nothing and nobody wants: a line in the log of the training, a record of the run log, and an event of the run."""
+"""Reports what goes wrong and stops nothing: a line in the log of the training, a record of the run log, and an event of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_otel._internal.printable import show
 from verl_otel.config import Config
 from verl_otel.recording import run_log
 from verl_otel.semconv import logs
-from verl_otel.watchdog import reporter
+from verl_otel.watchdog import event_file
 
 MAX_TEXT: Final = 2000
 """Characters of an alert."""
@@ -38,6 +38,6 @@ def append_event(config: Config | None, kind: str, text: str, detail: Mapping[st
     """Append an event to those of the run, if it has a folder. A failure is logged once."""
     if config is not None and config.run_path.is_dir():
         try:
-            reporter.append_event(config.run_path, kind, text, detail)
+            event_file.append_event(config.run_path, kind, text, detail)
         except OSError as error:
             error_boundary.warn_once("events", "verl-otel: an event cannot be written: %s", error.strerror)

@@ -164,8 +164,9 @@ class ProcessTable:
         self._find_helpers(now)
         reported = {status.report.process for status in self.statuses.values() if not status.report.is_helper}
         for process_name, status in list(self.statuses.items()):
-            # It has exited normally, or has begun to report.
-            if status.report.process in reported if status.report.is_helper else process_name not in present:
+            begins = status.report.is_helper and status.report.process in reported
+            has_exited = not status.report.is_helper and process_name not in present
+            if begins or has_exited:
                 del self.statuses[process_name]
                 self.changed = True
         for status in list(self.statuses.values()):
@@ -187,8 +188,8 @@ class ProcessTable:
         known = {status.report.process.pid for status in self.statuses.values()}
         parents = {procfs.read_parent(pid) for pid in known}
         raylets = {pid for pid in parents if procfs.read_program(pid) == RAYLET}
-        silent = {pid for pid in procfs.list_children(raylets) if procfs.read_command(pid).startswith(_ACTORS)} - known
-        silent = {pid for pid in silent if not procfs.read_command(pid).startswith(_IDLE)}
+        titles = {pid: procfs.read_command(pid) for pid in procfs.list_children(raylets) if pid not in known}
+        silent = {pid for pid, title in titles.items() if title.startswith(_ACTORS) and not title.startswith(_IDLE)}
         actors = (cluster_backend.query(lambda cluster: cluster.list_actors()) or []) if silent else []
         found = [ActorProcess(pid, RAYLET, "") for pid in raylets - known]
         found += [each for each in actors if each.pid in silent]

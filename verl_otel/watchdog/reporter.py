@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
 import re
 import shlex
 import subprocess
@@ -20,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -37,7 +36,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names
 from verl_otel.semconv.spans import STATUS_ERROR
 from verl_otel.system import procfs
-from verl_otel.watchdog import cluster_backend
+from verl_otel.watchdog import cluster_backend, event_file
 from verl_otel.watchdog.cluster_backend import ClusterNote, DeathInfo
 from verl_otel.watchdog.diagnosis import MISSING, OVERDUE, Finding
 from verl_otel.watchdog.overdue import DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
@@ -45,9 +44,6 @@ from verl_otel.watchdog.process_table import ProcessStatus
 
 # -- findings as text and as data --
 
-EVENTS: Final = "events.jsonl"
-MAX_EVENTS: Final = 64 << 20
-"""Bytes of the events of a run; later events are in the log only."""
 MAX_TRAJECTORIES: Final = 50
 LOG_LINES: Final = 20
 LOG_BYTES: Final = 16384
@@ -253,41 +249,6 @@ def find_cause(log: Iterable[str]) -> str:
     return next((cause for pattern, cause in _CAUSES if pattern.search(text)), "")
 
 
-def append_event(run_path: Path, kind: str, text: str, detail: Mapping[str, Any]) -> None:
-    """Append an event to the run's file, unless that is full. Raises `OSError`."""
-    event = {"kind": kind, "time_ns": time.time_ns(), "text": text, "detail": detail}
-    line = json.dumps(event, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
-    handle = safe_files.open_private(run_path / EVENTS)
-    try:
-        if os.fstat(handle).st_size + len(line) <= MAX_EVENTS:
-            os.write(handle, line)
-    finally:
-        os.close(handle)
-
-
-def read_reported(run_path: Path, node: str) -> list[tuple[str, str, str]]:
-    """Return the keys of the incidents of this node that were reported and not resolved, for a monitor that takes over."""
-    try:
-        lines = safe_files.read_tail(run_path / EVENTS, 1 << 20, follow=False).splitlines()
-    except OSError:
-        return []
-    keys: dict[tuple[str, str, str], None] = {}
-    for line in lines:
-        try:
-            event = safe_files.parse_json(line)
-            kind, process_name, name = map(str, event["detail"]["key"])
-            if event["detail"]["place"] != node:
-                continue
-            resolved = event["kind"] == "resolved"
-        except (ValueError, LookupError, TypeError):
-            continue
-        if resolved:
-            keys.pop((kind, process_name, name), None)
-        else:
-            keys[(kind, process_name, name)] = None
-    return list(keys)
-
-
 # -- notifications --
 
 NOTIFY_SECONDS: Final = 30.0
@@ -405,7 +366,7 @@ class Reporter:
 
     def read_reported(self) -> list[tuple[str, str, str]]:
         """Return the keys of the unresolved incidents that were reported, also by a former monitor."""
-        return read_reported(self._run_path, self._node)
+        return event_file.read_reported(self._run_path, self._node)
 
     # -- causes of death --------------------------------------------------------------------------------------------
 
@@ -510,7 +471,7 @@ class Reporter:
         self._append_event(finding.kind, text, detail)
         if finding.key in self._silent:
             return
-        self._log(f"{text}. Details: {self._run_path / EVENTS}")
+        self._log(f"{text}. Details: {self._run_path / event_file.NAME}")
         self._notifier.send(finding.kind, text, culprit)
         with error_boundary.suppress_errors("stall span"):
             _record_span(finding, culprit, text)
@@ -529,7 +490,7 @@ class Reporter:
         if finding.key in self._silent:
             return
         text = format_incident(snapshot, finding, status, "") + format_waiting(snapshot, finding)
-        self._log(f"{text}, still. Details: {self._run_path / EVENTS}")
+        self._log(f"{text}, still. Details: {self._run_path / event_file.NAME}")
 
     def resolve(self, finding: Finding, seconds: float) -> None:
         """Report that an incident is over and the process continues."""
@@ -562,10 +523,10 @@ class Reporter:
 
     def _append_event(self, kind: str, text: str, detail: dict[str, Any]) -> None:
         try:
-            append_event(self._run_path, kind, text, detail)
+            event_file.append_event(self._run_path, kind, text, detail)
         except OSError as error:
             error_boundary.warn_once(
-                "events", "verl-otel: cannot write %s: %s", self._run_path / EVENTS, error.strerror
+                "events", "verl-otel: cannot write %s: %s", self._run_path / event_file.NAME, error.strerror
             )
 
 

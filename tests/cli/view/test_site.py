@@ -168,7 +168,7 @@ def test_a_step_is_that_of_explain(runs, get, call):
     assert get("/api/runs/r1/steps/99").status == get("/api/runs/r1/steps/x").status == 400
 
 
-def test_a_run_that_nobody_has_opened_has_its_finding(runs, monkeypatch, tmp_path):
+def test_a_run_that_was_never_opened_has_its_finding(runs, monkeypatch, tmp_path):
     """The first line of the report, made once for a run that has ended and kept until one of its files changes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("verl_otel.cli.view.listing.FRESH_SECONDS", -1.0)

@@ -10,10 +10,9 @@ end, or earlier when they hold too many spans.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
-
-import msgspec
 
 from verl_otel.model import SpanRecord
 
@@ -125,12 +124,13 @@ def walk(node: Node) -> Iterator[Node]:
         waiting += reversed(current.children)
 
 
-class IncompleteTraces(msgspec.Struct):
+@dataclass
+class IncompleteTraces:
     """The spans of incomplete traces, in bounded memory."""
 
     _limit: int = MAX_UNFINISHED
-    _spans: dict[int, list[Written]] = {}
-    _root_ends: dict[int, int] = {}
+    _spans: dict[int, list[Written]] = field(default_factory=dict)
+    _root_ends: dict[int, int] = field(default_factory=dict)
     _count: int = 0
     discarded: int = 0
     """Number of traces that were released early to stay within the limit."""

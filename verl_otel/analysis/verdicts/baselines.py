@@ -5,10 +5,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, NamedTuple
-
-import msgspec
 
 from verl_otel.analysis.typed import Keyed
 
@@ -95,11 +94,12 @@ Key = tuple[str, ...]
 """A kind of work, in words."""
 
 
-class Baselines(msgspec.Struct):
+@dataclass
+class Baselines:
     """Durations of the last steps by kind of work."""
 
-    _entries: Keyed[Key, list[_Entry]] = msgspec.field(default_factory=Keyed)
-    _first: Keyed[Key, int] = msgspec.field(default_factory=Keyed)
+    _entries: Keyed[Key, list[_Entry]] = field(default_factory=Keyed)
+    _first: Keyed[Key, int] = field(default_factory=Keyed)
 
     def learn(self, key: Key, step: int, values: Iterable[float]) -> None:
         """Add the durations of one kind of work in one step."""

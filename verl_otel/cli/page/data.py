@@ -130,7 +130,7 @@ def find_planned(manifest: Mapping[str, Any]) -> int | None:
 
 
 def list_findings(run: Explanation) -> list[dict[str, Any]]:
-    """Return the first lines of a run: the first one says whether it needs somebody."""
+    """Return the first lines of a run: the first one shows whether it needs attention."""
     return [
         {
             "step": line.step.number if line.step else None,

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// All runs: which of them needs somebody? Search, filter, order and the two runs to compare are in the address.
+// All runs: which of them needs attention? Search, filter, order and the two runs to compare are in the address.
 
 import { spark } from "./chart.js";
 import { ago, bdi, button, clock, count, counted, dataTable, make, number, percent, seconds } from "./dom.js";

@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary, printable, safe_files
+import msgspec
+
+from verl_otel._internal import error_boundary, printable
 from verl_otel.analysis import reader, saved_state, scalars, step_lengths
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Explanation
@@ -34,11 +36,17 @@ FRESH_SECONDS: Final = 4.0
 MAX_RUNS: Final = 500
 MAX_RUNNING: Final = 2
 """Running runs whose findings are in the list although no client has opened their pages."""
-MAX_KEPT: Final = 1_000
-"""Summaries of ended runs that are kept."""
+FINDING: Final = "finding"
+"""Name under which the summary of a run that has ended is kept."""
 REST_SHARE: Final = 1.0
 """After each piece of a run, time for the training: this multiple of the time that the piece took."""
 _Row = dict[str, Any]
+
+
+class _Kept(msgspec.Struct):
+    signature: str
+    """Of the files of the run."""
+    summary: _Row
 
 
 class Listing:
@@ -54,8 +62,7 @@ class Listing:
         self._watcher = watcher
         self._rows: dict[str, tuple[str, _Row]] = {}
         self._folders: dict[str, tuple[Path, ...]] = {}
-        self._code = saved_state.sign_code()
-        self._found = _load()
+        self._found: dict[str, _Row] = {}
         """What was found in runs that have ended, by the signature of their files."""
         self._watched: dict[str, tuple[Explanation, _Row]] = {}
         """The last summary of each run that is being read."""
@@ -79,14 +86,19 @@ class Listing:
         if time.monotonic() - self._made_at > FRESH_SECONDS:
             self._folders = dict(list(self._catalogue.find().items())[:MAX_RUNS])
             self._rows = {name: self._read(name, folders) for name, folders in self._folders.items()}
+            for gone in self._found.keys() - {signature for signature, _ in self._rows.values()}:
+                self._found.pop(gone, None)
             self._made_at = time.monotonic()
             self._wanted.set()
 
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[str, _Row]:
-        signature = _sign(self._code, folders)
+        signature = _sign(folders)
         known = self._rows.get(name)
         if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
             return known
+        kept = saved_state.load(folders, FINDING, _Kept)
+        if kept is not None and kept.signature == signature:
+            self._found[signature] = kept.summary
         overviews = [run_overview.read(folder) for folder in folders]
         overview = max(overviews, key=lambda overview: overview.last_step or -1)
         events = run_files.read_events(folders, [])
@@ -139,7 +151,7 @@ class Listing:
                 if stopped.is_set():
                     return
                 self._found[signature] = found
-                _save(self._found)
+                saved_state.save(self._folders[name], FINDING, _Kept(signature, found), keep=MAX_RUNS)
 
     def wake(self) -> None:
         """Have `run` notice that it is stopped."""
@@ -190,32 +202,10 @@ def _thin(values: list[float]) -> list[float | None]:
     return data.thin(values, values, data.SPARK)[1]
 
 
-def _sign(code: str, folders: tuple[Path, ...]) -> str:
-    """Return a signature of the files of a run and of the code: none has changed while it is the same."""
+def _sign(folders: tuple[Path, ...]) -> str:
+    """Return a signature of the files of a run: none has changed while it is the same."""
     entries: list[tuple[str, int, int]] = []
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as found:
             entries += sorted((entry.path, (status := entry.stat()).st_size, status.st_mtime_ns) for entry in found)
-    return hashlib.sha256(json.dumps([code, entries]).encode()).hexdigest()[:32]
-
-
-def _path() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "verl-otel" / "findings.json"
-
-
-def _load() -> dict[str, _Row]:
-    try:
-        kept = json.loads(safe_files.read_bytes(_path(), 64 << 20, follow=False))
-    except (OSError, ValueError):
-        return {}
-    return kept if isinstance(kept, dict) else {}
-
-
-def _save(found: dict[str, _Row]) -> None:
-    while len(found) > MAX_KEPT:
-        del found[next(iter(found))]
-    with contextlib.suppress(OSError):
-        safe_files.make_folder(_path().parent)
-        safe_files.check_folder(_path().parent)
-        safe_files.write_secret(_path(), json.dumps(found))
+    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()[:32]
