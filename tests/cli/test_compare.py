@@ -78,7 +78,7 @@ def test_only_significant_parts_explain_a_difference(call, pair):
 
 
 def test_how_a_run_ended_is_noted(call, pair):
-    """B is no slower, and it crashed after a stall: that is said."""
+    """B is no slower, and it crashed after a stall: the notes have it."""
     made = pair()
     event = Event("stall", explanations.T0, "no step for 60 s", {})
     pair(b=made["b"]._replace(state="crashed", events=(event, event, event._replace(kind="crash"))))

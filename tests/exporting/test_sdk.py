@@ -254,7 +254,7 @@ def test_what_verl_otel_sends_by_otlp_is_not_sent_again(make, caplog):
 
 
 def test_a_provider_is_not_kept_alive():
-    """A provider of the user's that nobody else holds is freed with its session."""
+    """A provider of the user's that has no other reference is freed with its session."""
     case = Case()
     case.put(make_batch(1, points=(make_point("verl.reward"),)))
     case.close()

@@ -113,7 +113,7 @@ def test_without_handles_of_processes_it_is_as_careful(prepared, sleeper, monkey
 
 
 def test_children_are_those_of_the_parents_that_are_asked_for():
-    """This process is a child of its parent, and runs some program; nobody has a parent that is not asked for."""
+    """This process is a child of its parent, and runs some program; no other process has a known parent."""
     assert os.getpid() in procfs.list_children({os.getppid()})
     assert procfs.list_children(set()) == []
     assert procfs.read_program(os.getpid())

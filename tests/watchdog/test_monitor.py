@@ -275,7 +275,7 @@ def test_dead_processes_without_work_are_removed(node, dead_pid, monkeypatch, ex
 def test_the_death_of_a_process_without_telemetry_is_a_crash_if_the_cluster_says_so(
     node, explain, monkeypatch, death, expected
 ):
-    """Nobody else knows whether it was intended: it has no open work."""
+    """Whether it was intended is not known: it has no open work."""
     explain(death)
     report = make_report("storage", "transfer_queue", is_helper=True)._replace(actor="ab")
     node.monitor._processes.statuses["storage"] = ProcessStatus(report, (0, 0, 0))

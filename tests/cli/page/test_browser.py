@@ -40,7 +40,7 @@ def read(locator):
 
 
 def test_the_verdict_and_every_section_are_shown(show):
-    """Whoever opens the page reads what held the run, what that cost, and what to do."""
+    """The page shows first what held the run, what that cost, and what to do."""
     run = explanations.make(12)
     opened = show(run).page
     assert opened.title() == f"{run.run_id} · verl-otel"
@@ -74,7 +74,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_fo
 
 
 def test_start_up_does_not_flatten_the_other_steps(show):
-    """A first step of 4 minutes is drawn with a gap, and said; the axis is made for the others."""
+    """A first step of 4 minutes is drawn with a gap and named; the axis is made for the others."""
     opened = show(explanations.with_start_up(explanations.make(12, gpus=1), 200.0)).page
     assert "Higher columns are cut" in opened.inner_text("#steps")
     slider = opened.get_by_role("slider", name="Time of each step")

@@ -103,7 +103,7 @@ def test_start_up_and_slow_steps_are_marked():
 
 
 def test_only_what_is_unusual_is_a_finding():
-    """A healthy run says where its slowest step spent its time, which needs nobody."""
+    """A healthy run says where its slowest step spent its time, which needs no attention."""
     (healthy, *_) = data.list_findings(explanations.make(12, gpus=1, slow=()))
     (held, *_) = data.list_findings(explanations.make(12, gpus=1))
     assert (healthy["is_finding"], healthy["saved"]) == (False, None)

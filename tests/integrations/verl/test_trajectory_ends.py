@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a trajectory of verl's own tool agent loop ends, and how long the environment of a tool takes, with a model that says what it is told."""
+"""How a trajectory of verl's own tool agent loop ends, and how long the environment of a tool takes, with a model with given answers."""
 
 import asyncio
 from types import SimpleNamespace

@@ -17,7 +17,7 @@ from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PAC
 from verl_otel.analysis.verdicts.stragglers import method_of
 
 _NOT_JUDGED: Final = "start"
-"""A wait that ends when a slot is free, which nobody in the step decides."""
+"""A wait that ends when a slot is free, which nothing in the step decides."""
 _NAMED: Final = frozenset(("weight_sync", "checkpoint", "validation", "logging", "data_loading"))
 """Descendants of these are attributed to them: users know the weight sync, not the calls that it makes."""
 

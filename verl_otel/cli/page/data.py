@@ -61,6 +61,7 @@ _SCALARS: Final = {
 def describe_run(run: Explanation) -> dict[str, Any]:
     """Return what the page of a run shows besides its steps, scalars and log lines."""
     explained = make_explain(run, ())
+    plain = to_plain(explained)
     levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
     levers = levers._replace(levers=tuple(choose(levers.levers)))
     described: dict[str, Any] = {
@@ -78,7 +79,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
         "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
         "progress": explained.progress,
-        "learning": to_plain(explained)["findings"],
+        "learning": plain["findings"],
         **_list_indicators(run),
         "last_step": describe_last(run),
         "open": _list_open(run),
@@ -94,10 +95,10 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "slowest": [describe_trajectory(trajectory, trajectory.start_ns) for trajectory in run.slowest],
         "events": [
             {**event, "time": source.time_ns / 1e9, "resolved": "resolved" in source.detail}
-            for event, source in zip(to_plain(explained)["events"][-LISTED:], run.events[-LISTED:], strict=True)
+            for event, source in zip(plain["events"][-LISTED:], run.events[-LISTED:], strict=True)
         ],
         "validations": [[number, begin / 1e9, (end - begin) / 1e9] for number, begin, end in run.validations[:1000]],
-        "whole": to_plain(explained.run),
+        "whole": plain["run"],
         "gpu": _by_cause(run),
         "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu))
         if explained.run.cost
