@@ -68,9 +68,9 @@ def test_only_significant_parts_explain_a_difference(call, pair):
         parts["worker", "update_actor"] += (0, 0.05, 2.2, 0.1, 2.0, 0, 1.9, 0.05, 0)[number]
         made.append(explanations.step(step.number, parts))
     pair(a=explanations.explanation(steady, run_id="a"), b=explanations.explanation(made, run_id="b"))
-    told = json.loads(call("compare", "a", "b", "--json").out)
-    parts = {part["kind"]: part for part in told["explanation"]}
-    assert parts["worker"]["seconds"] > 0.1 * sum(part["seconds"] for part in told["explanation"])
+    answer = json.loads(call("compare", "a", "b", "--json").out)
+    parts = {part["kind"]: part for part in answer["explanation"]}
+    assert parts["worker"]["seconds"] > 0.1 * sum(part["seconds"] for part in answer["explanation"])
     assert (parts["tool"]["significant"], parts["worker"]["significant"]) == (True, False)
     head = call("compare", "a", "b").out.partition("\n\n")[0]
     assert "tool latency" in head
@@ -222,8 +222,8 @@ def test_a_crashed_run_cannot_be_judged(call, pair):
     bare = [each._replace(devices=()) for each in explanations.steps(explanations.HEALTHY, 8)]
     pair(b=explanations.explanation(bare, run_id="b"))
     assert call("compare", "a", "b", "--fail-if", "gpu tool_wait>+5%").code == 3
-    told = json.loads(call("compare", "--json", "a", "b", "--fail-if", "gpu tool_wait>+5%").out)
-    assert (told["conditions"][0]["holds"], told["conditions"][0]["judged"]) == (False, False)
+    answer = json.loads(call("compare", "--json", "a", "b", "--fail-if", "gpu tool_wait>+5%").out)
+    assert (answer["conditions"][0]["holds"], answer["conditions"][0]["judged"]) == (False, False)
 
 
 def test_what_neither_run_has_does_not_hold(call, pair):

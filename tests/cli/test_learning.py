@@ -111,11 +111,11 @@ def test_an_own_loop_is_judged_by_its_reward_and_its_gauges(call, tmp_path):
         loop.scalar("verl.average_reward", step + 0.9, 0.0 if step > 25 else 0.5)
         loop.scalar("verl.actor.pg_loss", step + 0.95, math.nan if step == 7 else 1.0)
     story.write()
-    told = json.loads(call("explain", "--json", story.folder).out)
-    assert [(finding["kind"], finding["step"]) for finding in told["findings"]] == [
+    answer = json.loads(call("explain", "--json", story.folder).out)
+    assert [(finding["kind"], finding["step"]) for finding in answer["findings"]] == [
         ("nan", 7), ("reward_zero", 28)
     ]  # fmt: skip
-    assert [signal["name"] for signal in told["signals"]] == ["reward_mean", "policy_loss"]
+    assert [signal["name"] for signal in answer["signals"]] == ["reward_mean", "policy_loss"]
     section = " ".join(call("explain", story.folder).out.partition("\nLearning ")[2].split())
     assert "To do: look at what the reward function returns." in section
     assert not any(name in section for name in ("trainer.", "VERL_OTEL_STOP"))
