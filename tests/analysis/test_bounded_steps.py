@@ -100,9 +100,9 @@ def test_the_slowest_are_those_of_a_sort(lengths, count):
     )
 )
 @settings(deadline=None)
-def test_what_is_short_keeps_the_mean_of_its_gpus(told):
+def test_what_is_short_keeps_the_mean_of_its_gpus(drawn):
     """However many GPUs there were, one entry stays that sums up to the window, each cause within nanoseconds of its mean."""
-    window, cuts = told
+    window, cuts = drawn
     causes = ("train", "rollout", "data", "tail_wait", "unknown")
     parts = [[after - before for before, after in itertools.pairwise([0, *each, window])] for each in cuts]
     devices = tuple(

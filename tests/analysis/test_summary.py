@@ -394,12 +394,12 @@ def test_a_run_that_is_going_on_is_running(monkeypatch, story):
 
 def test_progress_is_told(tmp_path):
     """After each part the caller knows how many bytes were read, of how many; at last all."""
-    told = []
+    parts_read = []
     folder = stories.training(tmp_path / "r1").write()
-    explain(folder, progress=lambda done, total: told.append((done, total)))
+    explain(folder, progress=lambda done, total: parts_read.append((done, total)))
     size = sum(path.stat().st_size for kind in ("traces", "metrics") for path in folder.glob(f"{kind}-*"))
-    assert told[-1] == (size, size)
-    assert told == sorted(told)
+    assert parts_read[-1] == (size, size)
+    assert parts_read == sorted(parts_read)
 
 
 def test_a_real_session_is_read(tmp_path):

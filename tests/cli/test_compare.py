@@ -314,13 +314,13 @@ def test_json(call, pair):
     made = pair(scale={TOOL: 1.65})
     parts = {key: seconds for key, seconds in explanations.HEALTHY.items() if key[0] != "weight_sync"}
     pair(a=explanations.explanation(explanations.steps(parts, 8, spread=0.04), run_id="a"), b=made["b"])
-    told = json.loads(call("compare", "--json", "a", "b", "--fail-if", "step>+5%").out)
-    rows = {row["name"]: row for row in told["rows"]}
+    answer = json.loads(call("compare", "--json", "a", "b", "--fail-if", "step>+5%").out)
+    rows = {row["name"]: row for row in answer["rows"]}
     assert rows["update_weights"]["change"] is None
     assert rows["step"]["significant"]
     assert rows["step"]["a"]["median"] == pytest.approx(4.0, rel=0.1)
-    assert told["conditions"][0]["holds"]
-    assert {each["kind"] for each in told["explanation"]} >= {"tool", "weight_sync"}
+    assert answer["conditions"][0]["holds"]
+    assert {each["kind"] for each in answer["explanation"]} >= {"tool", "weight_sync"}
 
 
 def test_markdown(call, pair):

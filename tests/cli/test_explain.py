@@ -289,15 +289,15 @@ def test_json(call, held, explained):
     steps = list(held.steps)
     steps[6] = steps[6]._replace(cost=Cost(float("nan"), 1, {}))
     explained(held._replace(steps=tuple(steps)))
-    told = json.loads(call("explain", "--json", "r1").out)
-    (step,) = told["steps"]
+    answer = json.loads(call("explain", "--json", "r1").out)
+    (step,) = answer["steps"]
     assert (step["number"], step["cost"]["gpu_seconds"]) == (7, None)
     assert step["verdicts"][0]["trace_id"] == f"{0xABC:032x}"
     assert step["verdicts"][0]["saved"] == 9.5
     assert sum(each["seconds"] for each in step["path"]) == pytest.approx(step["seconds"])
     assert sum(step["gpu"]["gpu-0"].values()) == pytest.approx(step["seconds"])
-    assert told["run"]["stragglers"] == []
-    assert told["counts"]["held"] == 1
+    assert answer["run"]["stragglers"] == []
+    assert answer["counts"]["held"] == 1
 
 
 def test_a_step_of_which_only_the_sums_were_kept():

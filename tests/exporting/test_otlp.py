@@ -21,8 +21,8 @@ from opentelemetry import context
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import Counter as SdkCounter
-from opentelemetry.sdk.metrics import Histogram, MeterProvider, ObservableCounter, UpDownCounter
-from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+from opentelemetry.sdk.metrics import Histogram, ObservableCounter, UpDownCounter
+from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 from tests.builders.exporting_records import (
     NOW,
@@ -152,18 +152,6 @@ def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, m
     assert second - first >= 0.5
 
 
-@pytest.mark.full
-def test_a_flush_returns_when_all_is_sent(sink, otlp):
-    """What was put before a flush has been sent when the flush returns, long before its deadline."""
-    exporter, state = otlp(sink.url)
-    begin = time.monotonic()
-    exporter.consume(changed(state, make_point(value=2.5))._replace(spans=make_batch(*range(1, 1001)).spans))
-    exporter.flush(soon(60))
-    assert sink.span_ids() == Counter(range(1, 1001))
-    assert sink.values()["verl.test"][-1] == 2.5
-    assert time.monotonic() - begin < 30
-
-
 def test_what_is_refused_for_good_is_dropped_and_said(sink, otlp, wait_for, caplog):
     """Spans that the server refuses for good are dropped and counted with one line; the next ones are sent."""
     sink.answers["traces"] = [(400, {}, b""), (400, {}, b"")]
@@ -258,15 +246,6 @@ def test_one_signal_does_not_hold_up_the_other(sink, otlp, wait_for, fast_retrie
     for number in range(1, 4):
         exporter.consume(changed(state, make_point(value=float(number)))._replace(spans=make_batch(number).spans))
         wait_for(lambda: float(number) in sink.values().get("verl.test", ()))  # noqa: B023 - called at once
-
-
-def test_a_users_metrics_arrive_as_they_are(sink, otlp, wait_for):
-    """The message of a user's own instruments is sent as it was given, with the time of the request."""
-    message = ExportMetricsServiceRequest()
-    message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(as_int=3)
-    exporter, _ = otlp(sink.url)
-    exporter.consume_metrics(message.SerializeToString())
-    wait_for(lambda: message in without_times(sink.messages("metrics")))
 
 
 def test_instrumented_libraries_do_not_trace_exports(sink, otlp, monkeypatch):
@@ -693,20 +672,6 @@ def test_which_kinds_are_differences_is_what_the_sdk_does(preference, monkeypatc
     for instrument, (kind, name) in kinds.items():
         is_delta = ours.is_delta(at(1, 0, kind, name))
         assert is_delta == (theirs.get(instrument) is AggregationTemporality.DELTA), (preference, kind, name)
-
-
-def test_the_sdk_counts_the_same():
-    """The differences of some measurements are those of the SDK's reader that was asked for differences."""
-    reader = InMemoryMetricReader(preferred_temporality={SdkCounter: AggregationTemporality.DELTA})
-    counter = MeterProvider(metric_readers=[reader], shutdown_on_exit=False).get_meter("test").create_counter("done")
-    deltas, total, ours, theirs = Deltas("delta"), 0, [], []
-    for number, amount in enumerate((3, 4, 1 << 40)):
-        total += amount
-        counter.add(amount)
-        ours += [point.value for point in deltas.convert([at(number + 1, total)])]
-        data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].data
-        theirs += [point.value for point in data.data_points]
-    assert ours == theirs
 
 
 @pytest.fixture

@@ -46,11 +46,6 @@ def read_outside(added):
     return (before.removesuffix("\r"), after) if at_end or begin == 0 else (before + "\n", after)
 
 
-def test_there_are_fifty_files():
-    assert len(FILES) == 50
-    assert not set(prometheus_files.SEEN) - set(FILES)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_gets_one_more_job_and_nothing_else(name):
     """The parsed file is the user's, with one more job in the first place; the text outside of the marks is the user's."""
