@@ -330,13 +330,6 @@ def test_several_folders_are_one_report(call, tmp_path):
     ]
 
 
-def test_the_newest_run_is_taken(call, runs):
-    """Without a folder the run that was written last is reported."""
-    for name, moment in (("old", 1_000_001), ("new", 1_000_002), ("older", 1_000_000)):
-        os.utime(stories.training(runs / name, name).write(), (moment, moment))
-    assert call("report").out.startswith("Run new ")
-
-
 def test_the_newest_run_may_have_no_record(call, runs):
     """A run of the user's own training, which has no run.json, is the newest one if it was written last."""
     with_record = stories.training(runs / "with").write()
