@@ -433,10 +433,7 @@ def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline
     consumed = []
     for index in range(8):
         score = 0.0 if index < 4 else 1.0
-        own = agent.span(
-            "verl.trajectory", 1, 3, state=stories.TRAJECTORY, verl__sample__uid="u", verl__rollout__index=index,
-            verl__step__number=1, verl__reward__score=score,
-        )  # fmt: skip
+        own = stories.trajectory(agent, 1, 3, index=index, verl__reward__score=score)
         error = {"error__type": "error"} if index < failing else {}
         agent.span("execute_tool add", 1.2, 1.3, own, state=stories.TRAJECTORY, gen_ai__tool__name="add", **error)
         consumed.append(own)
