@@ -341,11 +341,7 @@ def test_the_newest_run_may_have_no_record(call, runs):
 
 def test_exit_codes(call, runs, story, tmp_path):
     """0: a report; 1: a run that has nothing to say; 2: no run, or not to be read."""
-    result = call("report")
-    assert (result.code, result.err.splitlines()[0]) == (
-        2,
-        f"verl-otel: no run in {runs}, which does not exist. Possible reasons:",
-    )
+    assert call("report").code == 2
     (tmp_path / "nothing").mkdir()
     result = call("report", tmp_path / "nothing")
     assert (result.code, result.err) == (

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
-import statistics
 import threading
 import time
 from collections import Counter
@@ -281,52 +279,6 @@ def user_message():
     message = ExportMetricsServiceRequest()
     message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(as_int=3)
     return message
-
-
-@pytest.fixture
-def silent_url():
-    """A URL where even connecting hangs: the queue of the listening socket is full."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        clients = [socket.socket() for _ in range(3)]
-        for client in clients:
-            client.setblocking(False)
-            client.connect_ex(server.getsockname())
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        for client in clients:
-            client.close()
-
-
-@pytest.fixture(params=["silent", "refusing", "hanging"])
-def bad_url(request, monkeypatch):
-    """A URL that is of no use, in one way or another."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    if request.param != "hanging":
-        return request.getfixturevalue("silent_url" if request.param == "silent" else "dead_url")
-    sink = request.getfixturevalue("sink")
-    sink.hold |= {"traces", "metrics"}
-    return sink.url
-
-
-@pytest.mark.full
-def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
-    """Whatever is wrong with the endpoint, `put` returns at once, closing ends in time, and what is left is counted."""
-    exporter, state = otlp(bad_url)
-    seconds = []
-    for number in range(1, 101):
-        state.update([make_point(value=float(number))])
-        begin = time.monotonic()
-        exporter.consume(make_batch(number))
-        seconds.append(time.monotonic() - begin)
-    assert statistics.median(seconds) < 0.05
-    assert max(seconds) < 0.9  # the endpoint's timeout is 1 s
-    begin = time.monotonic()
-    exporter.close(begin + 0.5)
-    assert time.monotonic() - begin < 5
-    assert exporter.dropped("spans") == {"not sent before exit": 100}
-    lines = [record for record in caplog.records if "not sent before exit" in record.getMessage()]
-    assert [record.levelno for record in lines] == [logging.WARNING]
 
 
 def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatch):
