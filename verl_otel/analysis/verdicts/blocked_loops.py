@@ -347,6 +347,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
         instance=first.instance,
         uncertainty=step.uncertainty,
         line=max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns).line,
+        rests_on="counters" if first.reason in NAMES else "stacks",
     )
 
 
