@@ -28,6 +28,24 @@ def test_there_are_many_kinds_and_a_quarter_is_held_out():
     assert sum(kind.held_out for kind in KINDS.values()) >= len(KINDS) // 4
 
 
+def test_two_faults_in_one_step_may_be_named_by_any_verdict():
+    """And both have to be."""
+    known = result(verdicts=[["phase", "phase", "adv", "adv", "", 2.0], RIGHT])
+    known["faults"].append(Fault("slow reward", 6, 2.0)._asdict())
+    known["reached"].append(100.0)
+    assert [judgement.named for judgement in judging.judge(known)] == [True, False]
+    assert "Of 1 steps with two faults both are named in 0, one in 1, none in 0." in page.write([known])
+
+
+def test_no_cpu_is_right_where_other_programs_take_it():
+    """Measured beside, not by what is judged."""
+    known = result(verdicts=[RIGHT])
+    no_cpu = ["process", "paused", "no CPU", "trainer-0", "trainer-0", 1.0]
+    known["steps"]["8"] = {"seconds": 3.0, "verdicts": [no_cpu], "others": 0.7}
+    known["steps"]["9"] = {"seconds": 3.0, "verdicts": [no_cpu, RIGHT], "others": 0.2}
+    assert judging.find_false(known) == (2, [(9, no_cpu), (9, RIGHT)], 1)
+
+
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
