@@ -81,7 +81,9 @@ def test_a_line_a_minute_after_the_first(progress, clock, lines, recorded):
 
 def test_running_prompts_without_a_trajectory_are_abandoned(progress, clock, lines, recorded, monkeypatch):
     """Nobody will ever answer them."""
-    monkeypatch.setattr(rollout_progress, "current_session", lambda: SimpleNamespace(config=SimpleNamespace(run_path=None)))
+    monkeypatch.setattr(
+        rollout_progress, "current_session", lambda: SimpleNamespace(config=SimpleNamespace(run_path=None))
+    )
     wait(progress, clock, (0, 1, 7), (0, 1, 7), (0, 1, 7))
     assert lines()[0].endswith("nobody works on the running prompts any more")
 
