@@ -18,8 +18,7 @@ STILL_SECONDS: Final = 12.0
 CHILD_SECONDS: Final = 2.0
 """The same for children without telemetry, which are looked at only when everything else is still."""
 CPU_SHARE: Final = 0.03
-"""Share of a CPU below which a process does nothing. Its telemetry with the watchdog was measured at 0.003 while it waits; Ray's threads need about
-as much."""
+"""Share of a CPU below which a process does nothing. Telemetry with the watchdog was measured at 0.003 in a process that waits."""
 DISK_BYTES: Final = 1 << 20
 """Bytes from or to disks below which it does nothing: logs and the files of telemetry."""
 
