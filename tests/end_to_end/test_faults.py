@@ -77,7 +77,8 @@ def test_the_page_counts_what_was_run():
     text = page.write([result(verdicts=[RIGHT]), result("slow reward")])
     assert "| slow tracker | network | tracker |  | 1 | 1 | 1 |  |" in text
     assert "| slow reward | slow | reward |  | 1 | 0 | 0 |  |" in text
-    assert "| slow tool | slow | tool |  | 0 | 0 | 0 |  |" in text
+    assert "| slow tool |" not in text
+    assert "Not planted alone in these trainings: slow tool, " in text
     assert "False verdicts: 0 verdicts on 2 healthy steps, 0 in 1,000." in text
     assert "* slow reward of 2.0 s: reported: *nothing*." in text
 

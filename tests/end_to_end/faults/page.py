@@ -4,6 +4,7 @@
 
 import json
 import math
+import textwrap
 from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
@@ -13,8 +14,11 @@ from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
 
 KEPT = Path(__file__).resolve().parent / "results"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "faults.md"
+WIDTH = 150
+"""Columns of a line of the documentation."""
 Z = 1.96
 """Standard deviations of a normal distribution on each side of 95 % of it."""
+DEVELOPMENT = ("1", "2", "3")
 SOON = 15
 """Seconds within which what hangs or dies is to be named."""
 
@@ -37,6 +41,8 @@ def keep(seed, path):
 
 def write(results):
     """Return the page: counts by kind, two faults in one step, the time to the name, false verdicts, and what was not named."""
+    development = [result for result in results if result.get("seed") in DEVELOPMENT]
+    results = [result for result in results if result not in development]
     judged = [(result, judgement) for result in results for judgement in judge(result)]
     by_kind = defaultdict(list)
     for _, judgement in judged:
@@ -44,19 +50,23 @@ def write(results):
             by_kind[judgement.kind].append(judgement)
     missed = [judgement for name in KINDS for _, judgement in judged if judgement.kind == name and not judgement.named]
     return _TEXT.format(
-        series=_describe_series(results),
+        series=_wrap(f"{_describe_series(results)} Each training was run once, after the last change of a detector."),
+        development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
         tried=sum(bool(by_kind[name]) for name in KINDS),
         held=sum(kind.held_out for kind in KINDS.values()),
         totals=_table(
             ["", "planted", "found", "named rightly", "named rightly, of the held-out kinds"], _total(by_kind)
         ),
-        delays=_describe_delays(by_kind),
-        pairs=_describe_pairs(judged),
-        false=_describe_false(results),
+        delays=_wrap(_describe_delays(by_kind)),
+        pairs=_wrap(_describe_pairs(judged)),
+        false=_wrap(f"False verdicts: {_describe_false(results)}"),
         kinds_table=_table(
             ["kind", "sort", "where", "held out", "planted", "found", "named rightly", "time to the name"],
-            [_count(name, by_kind[name]) for name in KINDS],
+            [_count(name, by_kind[name]) for name in KINDS if by_kind[name]],
+        ),
+        unplanted=_wrap(
+            f"Not planted alone in these trainings: {', '.join(name for name in KINDS if not by_kind[name]) or 'none'}."
         ),
         missed="\n".join(map(_describe_miss, missed)) or "Nothing.",
     )
@@ -76,6 +86,20 @@ def _describe_series(results):
     )
 
 
+def _describe_development(results):
+    """Return what was named of the seeds for development, which are in no table."""
+    judged = [judgement for result in results for judgement in judge(result)]
+    if not judged:
+        return "Seeds 1 to 3 are for development, and not in this page."
+    steps, false, _ = map(
+        sum, zip(*((count, len(found), more) for count, found, more in map(find_false, results)), strict=True)
+    )
+    return (
+        f"Seeds 1 to 3 are for development, and in no table: detectors were changed with them in view. In {len(results)} trainings of them "
+        f"{sum(judgement.named for judgement in judged)} of {len(judged)} are named rightly, with {false} false verdicts on {steps} healthy steps."
+    )
+
+
 def _describe_pairs(judged):
     """Return in how many steps with two faults both were named."""
     steps = defaultdict(list)
@@ -86,6 +110,10 @@ def _describe_pairs(judged):
         return "No two faults were planted in one step."
     named = Counter(sum(each) for each in steps.values())
     return f"Of {len(steps)} steps with two faults both are named in {named[2]}, one in {named[1]}, none in {named[0]}."
+
+
+def _wrap(text):
+    return textwrap.fill(text, WIDTH)
 
 
 def _table(head, rows):
@@ -181,7 +209,9 @@ kinds are planted in which steps, and for how long: 1.5 to 4 s, or 25 s for thos
 detectors were made for them, {tried} of them were planted alone in a step; {held} are held out: they are only counted, and no detector was changed
 because of one.
 
-{series} Each seed was run once, after the last change of a detector; seeds 1 to 3 are for development and not in this page.
+{series}
+
+{development}
 
 * **found**: there is a verdict on the step, or an event at that time.
 * **named rightly**: the first verdict on the step, or an event, has the kind and the cause that were written down for it. With two faults in
@@ -196,11 +226,13 @@ because of one.
 
 {pairs}
 
-False verdicts: {false}
+{false}
 
 ## By kind
 
 {kinds_table}
+
+{unplanted}
 
 ## What was not named rightly
 
