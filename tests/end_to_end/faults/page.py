@@ -96,7 +96,7 @@ def _describe_development(results):
     )
     return (
         f"Seeds 1 to 3 are for development, and in no table: detectors were changed with them in view. In {len(results)} trainings of them "
-        f"{sum(judgement.named for judgement in judged)} of {len(judged)} are named rightly, with {false} false verdicts on {steps} healthy steps."
+        f"{sum(judgement.named for judgement in judged)} of {len(judged)} are named rightly; false verdicts on {steps} healthy steps: {false}."
     )
 
 
@@ -240,7 +240,7 @@ because of one.
 
 ## What was not planted
 
-Other modes than `sync`; a clock that jumps, which a container cannot set; rewards that are not numbers, which end the training of a
-model as small as this one; several nodes; GPUs. The first checkpoint of a training is not made slow: it makes its folders, and is not compared
-with later ones.
+Other modes than `sync`; prompts that are loaded again, or that nobody works on any more; a clock that jumps, which a container cannot
+set; rewards that are not numbers, which end the training of a model as small as this one; several nodes; GPUs. The first checkpoint of a training is
+not made slow: it makes its folders, and is not compared with later ones.
 """
