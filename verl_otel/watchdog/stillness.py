@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from verl_otel.system import procfs
 
-STILL_SECONDS: Final = 12.0
+STILL_SECONDS: Final = 10.0
 """Seconds without activity after which work without peers hangs."""
 CHILD_SECONDS: Final = 2.0
 """The same for children without telemetry, which are looked at only when everything else is still."""
