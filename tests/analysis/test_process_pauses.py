@@ -217,6 +217,27 @@ def test_a_client_waits_for_a_server_that_is_paused(story):
     assert [(verdict.kind, verdict.subject) for verdict in held[SLOW]] == [("process", "llm_server-0")]
 
 
+def test_a_trajectory_that_has_not_started_waits_for_its_process(story):
+    """The event loop of its agent loop was blocked before it could begin any of them."""
+    trainer, agent, now = story.process(), story.process("agent_loop"), 0.0
+    for number in range(1, 7):
+        more = 2.5 if number == SLOW else 0.0
+        end = now + 1.1 + more
+        own = agent.span(
+            "verl.trajectory", now + 0.1 + more, end - 0.1, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
+            verl__rollout__index=0, verl__step__number=number,
+        )  # fmt: skip
+        if more:
+            agent.span("verl.event_loop.blocked", now + 0.1, now + 0.1 + more, reason="collection")
+        stories.step(trainer, number, now, end + 0.5, [("gen", now, end), ("update_actor", end, end + 0.5)], [own])
+        now = end + 0.55
+    held = {step.number: step.verdicts for step in summary.explain([story.write()]).steps if step.verdicts}
+    assert list(held) == [SLOW]
+    (verdict,) = held[SLOW]
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("loop", "agent_loop-0", "garbage collection")
+    assert verdict.rests_on == "counters"
+
+
 TIMES = st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda each: (each[0], each[0] + each[1]))
 WHERE = st.sampled_from(["agent_loop-0", "llm_server-1", "trainer-0"])
 

@@ -189,6 +189,10 @@ class Verdict(NamedTuple):
     """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time; empty: none, or unknown."""
     lead: float = 0.0
     """Seconds that all causes of the awaited trajectory could have saved together; 0: it is about no trajectory."""
+    failed: bool = False
+    """Whether it is about a trajectory that failed or was cancelled."""
+    rests_on: str = "spans"
+    """One of `kinds.EVIDENCE`."""
 
 
 class DeviceTime(NamedTuple):

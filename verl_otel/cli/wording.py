@@ -106,7 +106,7 @@ def describe_verdict(verdict: Verdict) -> str:
         else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
     )
     text = sentence.format(
-        subject=verdict.subject,
+        subject=f"{verdict.subject}, which failed," if verdict.failed else verdict.subject,
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
@@ -153,7 +153,8 @@ def _describe_wait(wait: SingleWait) -> str:
     part = wait.part
     return (
         f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
-        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
+        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
+        f"{', and failed' if wait.trajectory.stopped else ''}."
     )
 
 

@@ -10,6 +10,7 @@ from tests.builders import plans
 from verl_otel.analysis.model import Straggler
 from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD
 from verl_otel.analysis.verdicts.judge import Judge, examine
+from verl_otel.cli import advice, wording
 
 f, S, judge, plan, Plan, LongPlan = plans.f, plans.S, plans.judge, plans.plan, plans.Plan, plans.LongPlan
 # -- silence --
@@ -95,6 +96,15 @@ def test_a_slow_tool_is_named_with_its_size(size, step):
     assert verdict.trace_id
     assert verdict.seconds == pytest.approx(size, rel=0.1)
     assert verdict.saved == pytest.approx(size, rel=0.2)
+
+
+def test_an_awaited_trajectory_that_failed_says_so():
+    """With the advice for that: its samples are lost, whatever it waited for."""
+    late = slow(9)._replace(failed=True)
+    (verdict,) = judge(gen(*usual()), gen(*usual(), late), gen(*usual()))[1]
+    assert verdict.failed
+    assert advice.find_key(verdict) == "failed trajectory"
+    assert f"Trajectory {late.label}, which failed, delayed it" in wording.describe_verdict(verdict)
 
 
 def test_a_slow_reward_of_one():

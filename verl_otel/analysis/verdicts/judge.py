@@ -88,6 +88,7 @@ def judge_awaited_work(
         work.instance,
         step.uncertainty,
         lead=lead,
+        failed=single and work.failed,
     )
 
 
@@ -293,6 +294,7 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
                 saved,
                 instance=straggler.instance,
                 uncertainty=step.uncertainty,
+                rests_on="counters" if straggler.evidence == "cpu" else "spans",
             )
     return list(worst.values())
 

@@ -110,6 +110,8 @@ class AwaitedWork(NamedTuple):
     """The other trajectories that took at least the floor."""
     rest_ns: int = 0
     """End of the last of the remaining trajectories."""
+    failed: bool = False
+    """Whether the awaited trajectory failed or was cancelled."""
 
 
 def measure_spans(members: Sequence[Trajectory]) -> dict[Key, list[float]]:
@@ -169,10 +171,10 @@ def _find_awaited_work(
         for span in own_spans:
             if span.cut(wait.begin_ns) / 1e9 >= floor:
                 again = [other for other in own_spans if other is not span]
-                yield _make_awaited_work(wait, awaited.label, what, span, again, other_spans, floor, summed=False)
+                yield _make_awaited_work(wait, awaited, what, span, again, other_spans, floor, summed=False)
         if len(own_spans) > 1:
             together = [(end, [_sum_up(spans)] if spans else []) for end, spans in other_spans]
-            yield _make_awaited_work(wait, awaited.label, what, _sum_up(own_spans), [], together, floor, summed=True)
+            yield _make_awaited_work(wait, awaited, what, _sum_up(own_spans), [], together, floor, summed=True)
 
 
 def _find_long(wait: Wait, awaited: Trajectory, floor: float) -> list[tuple[str, str]]:
@@ -210,7 +212,7 @@ def _sum_up(spans: Sequence[Span]) -> Span:
 
 def _make_awaited_work(
     wait: Wait,
-    label: str,
+    awaited: Trajectory,
     what: tuple[str, str],
     span: Span,
     again: Sequence[Span],
@@ -224,7 +226,7 @@ def _make_awaited_work(
     late, rest_ns = _find_late(wait, other_spans, floor)
     return AwaitedWork(
         wait,
-        label,
+        awaited.label,
         *what,
         span.instance,
         span.turn,
@@ -238,6 +240,7 @@ def _make_awaited_work(
         tuple(other.cut(wait.begin_ns) / 1e9 for other in again),
         late,
         rest_ns,
+        awaited.stopped,
     )
 
 

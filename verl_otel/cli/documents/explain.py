@@ -36,6 +36,7 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
+from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
 
@@ -49,6 +50,8 @@ class Verdict(Cause):
     uncertainty: Annotated[float | None, about("of the clocks")]
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
+    failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
+    rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
 
 
 class Segment(Document):
