@@ -36,7 +36,6 @@ from verl_otel.analysis import findings, learning, step_lengths, trajectory_ends
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
-from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
@@ -238,7 +237,8 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
     until = "the last record" if step is run.steps[-1] else "the next step"
-    yield from _block(f"Then {seconds(step.between)} until {until}", _between(run, step, whole=whole))
+    following = "a step that did not end" if step.open_ns else until
+    yield from _block(f"Then {seconds(step.between)} until {following}", _between(step, whole=whole))
     yield from _block("The step would have been shorter by", wording.describe_savings(step.savings, step.seconds))
     title = wording.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(step.devices))
@@ -310,14 +310,9 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
         yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
 
 
-def _between(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+def _between(step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
     sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
-    rest = round(step.between * 1e9) - sum(sums.values())
-    still_open = (work.span.name for each in run.completeness.unfinished for work in each.work)
-    is_last = step is [other for other in run.steps if other.attempt == step.attempt][-1]
-    if rest > 0 and is_last and span_names.STEP in still_open:
-        sums["a step that did not end"] = rest
     if whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds:
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 

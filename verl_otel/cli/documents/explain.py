@@ -144,9 +144,9 @@ class Step(Document):
     verdicts: tuple[Verdict, ...]
     path: tuple[Segment, ...]
     path_summed: tuple[Summed, ...]
-    between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
+    between: Annotated[float, about("seconds to the next step, ended or not, or to the last record of the run")]
     between_summed: Annotated[
-        tuple[Summed, ...], about("parts of it by kind and name, the longest first, without a step that did not end")
+        tuple[Summed, ...], about("parts of it by kind and name, the longest first")
     ]
     phases: Phases
     savings: tuple[Saving, ...]
