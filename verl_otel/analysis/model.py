@@ -281,6 +281,8 @@ class Step(NamedTuple):
     """Type of the exception that ended it, or `CANCELLED`; empty: none, or unknown."""
     next_ns: int = 0
     """Start of the next step that ended, or end of the run or of its attempt: its period ends there. 0: unknown."""
+    reward: float | None = None
+    """Mean score of the trajectories that it trained on; None: unknown."""
     open_ns: int = 0
     """Start of a step in this period that did not end; 0: there is none."""
     between_path: tuple[Segment, ...] = ()
