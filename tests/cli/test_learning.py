@@ -3,8 +3,8 @@
 """``verl-otel explain`` of a recorded run: how it learned, in the same words and numbers as of a log of verl."""
 
 import json
-import re
 import math
+import re
 from pathlib import Path
 
 import pytest

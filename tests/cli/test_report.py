@@ -296,7 +296,9 @@ def test_what_was_sampled_out_is_missing(call, story):
     for number, last in enumerate((3, 3, 3, 3, 9, 3), 1):
         at = 20 * number
         members = [
-            stories.trajectory(agent, at, at + last if index == 3 else at + 3, index=index, step=number, whole=index < 2)
+            stories.trajectory(
+                agent, at, at + last if index == 3 else at + 3, index=index, step=number, whole=index < 2
+            )
             for index in range(4)
         ]
         stories.step(trainer, number, at, at + last, [("gen", at, at + last)], members)

@@ -257,7 +257,9 @@ def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepSc
             values.setdefault(end_ns, {})[str(key)] = value
     for time_ns in ends:
         found = values.get(time_ns, {})
-        if found and (numbers[time_ns] > 0 or not found.keys().isdisjoint(ABOUT_STEP)):  # else a validation before step 1
+        if found and (
+            numbers[time_ns] > 0 or not found.keys().isdisjoint(ABOUT_STEP)
+        ):  # else a validation before step 1
             yield StepScalars(numbers[time_ns], found)
 
 

@@ -353,7 +353,9 @@ def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
     rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
     if ends.ended.keys() - {"finished"} or ends.dropped:
-        yield from (f"{number:>7,}  {percent(number / max(1, total)):>4}  {show(text)}" for number, text in rows if number)
+        yield from (
+            f"{number:>7,}  {percent(number / max(1, total)):>4}  {show(text)}" for number, text in rows if number
+        )
 
 
 def describe_cost(

@@ -68,7 +68,11 @@ def find_move(steps: Sequence[tuple[int, Scalars]], size: int) -> RewardMove | N
     whole = {key: course for key, course in courses.items() if not any(map(math.isnan, course))}
     rewards = [reward for _, reward, _ in rows]
     ratio = _find_ratio(rewards, size)
-    course = rewards if ratio > NOISE_FACTOR else max(whole.values(), key=lambda one: _find_ratio(one, size), default=rewards)
+    course = (
+        rewards
+        if ratio > NOISE_FACTOR
+        else max(whole.values(), key=lambda one: _find_ratio(one, size), default=rewards)
+    )
     if _find_ratio(course, size) <= NOISE_FACTOR:
         return None
     begin, end = _find_windows(course, size)

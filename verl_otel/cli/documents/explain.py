@@ -145,9 +145,7 @@ class Step(Document):
     path: tuple[Segment, ...]
     path_summed: tuple[Summed, ...]
     between: Annotated[float, about("seconds to the next step, ended or not, or to the last record of the run")]
-    between_summed: Annotated[
-        tuple[Summed, ...], about("parts of it by kind and name, the longest first")
-    ]
+    between_summed: Annotated[tuple[Summed, ...], about("parts of it by kind and name, the longest first")]
     phases: Phases
     savings: tuple[Saving, ...]
     gpu: Devices
