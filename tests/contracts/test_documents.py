@@ -213,6 +213,26 @@ def test_workflows_run_what_is_there():
     assert not [tool for tool in hooks if not Path(sys.executable).with_name(tool).exists()]
 
 
+def test_what_github_reads_is_what_it_expects():
+    """Forms ask for something, updates name folders that have what they update, and only a tag of a version publishes, without a token."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed in this environment")
+    folder = TOP / ".github"
+    for path in folder.glob("ISSUE_TEMPLATE/[!c]*.yml"):
+        form = yaml.safe_load(path.read_text("utf-8"))
+        assert form["name"]
+        assert form["description"]
+        assert {item["type"] for item in form["body"]} <= {"markdown", "input", "textarea", "dropdown", "checkboxes"}
+        assert len({item["id"] for item in form["body"]}) == len(form["body"])
+    updates = yaml.safe_load((folder / "dependabot.yml").read_text("utf-8"))["updates"]
+    assert [update["directory"] for update in updates] == ["/", "/collector"]
+    text = (folder / "workflows" / "release.yml").read_text("utf-8")
+    release = yaml.safe_load(text)
+    assert release[True] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+"]}}  # YAML 1.1 reads `on` as a truth value
+    assert release["jobs"]["publish"]["needs"] == "build"
+    assert release["jobs"]["publish"]["environment"] == "pypi"
+    assert "secrets." not in text
+
+
 def test_every_setting_is_in_the_reference():
     """No variable that the code reads is missing from the settings page."""
     page = (DOCS / "reference" / "settings.md").read_text("utf-8")
