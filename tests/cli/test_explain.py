@@ -265,6 +265,8 @@ def test_as_many_steps_as_are_asked_for(call, explained):
     assert shown() == ["5", "4", "3"]
     assert shown("--steps", "1") == ["5"]
     assert shown("--steps", "99") == ["5", "4", "3", "2", "1"]
+    assert shown("--steps", "2-4") == ["2", "3", "4"]
+    assert "none of these steps is in the run" in call("explain", "--steps", "7-9", "r1").err
     assert "'0' is not valid: give an integer of 1 or more" in call("explain", "--steps", "0", "r1").err
 
 

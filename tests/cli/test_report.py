@@ -242,7 +242,11 @@ def test_many_steps_are_shortened_to_the_slowest(call, story):
     trainer = story.process()
     for number in range(1, 31):
         stories.step(trainer, number, number * 100, number * 100 + (50 if number in (7, 23) else 10))
-    out = call("report", story.write(), "--steps", "2").out
+    folder = story.write()
+    rows = block(call("report", folder, "--steps", "2-3").out, "Steps: seconds")
+    assert [row.split()[0] for row in rows[1:3]] == ["2", "3"]
+    assert "None of these steps is in the run." in call("report", folder, "--steps", "70-80").out
+    out = call("report", folder, "--steps", "2").out
     assert "(the 2 slowest of 30)" in out
     assert [line.split()[0] for line in block(out, "Steps: seconds and share")] == ["step", "7", "23"]
 

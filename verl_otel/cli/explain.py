@@ -55,6 +55,7 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
+from verl_otel.errors import VerlOtelError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", type=options.count, metavar="N", help="explain this step, with its complete critical path"
     )
     which.add_argument(
-        "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
+        "--steps",
+        type=options.steps,
+        default=options.Steps(3),
+        metavar="K|N-M",
+        help="how many of the slowest steps to explain (3), or from which to which",
     )
     which.add_argument(
         "--events", action="store_true", help="show stalls and crashes, with all stacks, the end of the log, and memory"
@@ -91,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"verl-otel: step {arguments.step} is not in the run: {_known(explanation)}", file=sys.stderr)
             return 2
     else:
-        chosen = findings.choose_steps(explanation, arguments.steps)
+        chosen = choose(explanation, arguments.steps)
     if arguments.json:
         print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
@@ -107,7 +112,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _choose_text(explanation: Explanation, arguments: argparse.Namespace, chosen: Sequence[Step]) -> str:
     if arguments.events:
         return render_events(explanation)
-    return render(explanation, steps=arguments.steps) if arguments.step is None else render_step(explanation, chosen)
+    return render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen)
+
+
+def choose(run: Explanation, asked: options.Steps) -> list[Step]:
+    """Return the steps that are explained.
+
+    Raises:
+        VerlOtelError: The run has none of the range.
+    """
+    if asked.count:
+        return findings.choose_steps(run, asked.count)
+    chosen = asked.choose(run.steps)
+    if not chosen:
+        raise VerlOtelError(f"none of these steps is in the run: {_known(run)}")
+    return chosen
 
 
 def _known(explanation: Explanation) -> str:
@@ -138,9 +157,9 @@ NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
 
-def render(run: Explanation, *, steps: int = 3) -> str:
-    """Return why the slowest steps of a run were slow, and how GPU time and tokens were spent."""
-    chosen = findings.choose_steps(run, steps)
+def render(run: Explanation, steps: Sequence[Step] | None = None) -> str:
+    """Return why steps of a run were slow, the slowest unless others are given, and how GPU time and tokens were spent."""
+    chosen = findings.choose_steps(run, 3) if steps is None else steps
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
