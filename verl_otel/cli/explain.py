@@ -121,8 +121,8 @@ def choose(run: Explanation, asked: options.Steps) -> list[Step]:
     Raises:
         VerlOtelError: The run has none of the range.
     """
-    if asked.count:
-        return findings.choose_steps(run, asked.count)
+    if asked.most:
+        return findings.choose_steps(run, asked.most)
     chosen = asked.choose(run.steps)
     if not chosen:
         raise VerlOtelError(f"none of these steps is in the run: {_known(run)}")

@@ -179,7 +179,7 @@ def size(text: str) -> int:
 class Steps(NamedTuple):
     """Which steps are shown: a number of them, or those with the numbers of a range."""
 
-    count: int
+    most: int
     """0: those of the range."""
     numbers: range = range(0)
 

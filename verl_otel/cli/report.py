@@ -40,6 +40,9 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.semconv import attributes as attr
 
+MOST_STEPS: Final = options.Steps(20)
+"""Steps that are shown by default."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -54,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=options.steps,
-        default=options.Steps(20),
+        default=MOST_STEPS,
         metavar="K|N-M",
         help="how many steps to show, of more the slowest (20), or from which to which",
     )
@@ -86,7 +89,7 @@ START_UP_PARTS: Final = 3
 """Parts of the start-up that are listed, the longest first."""
 
 
-def render(run: Explanation, *, slowest: int = 5, steps: options.Steps = options.Steps(20)) -> str:
+def render(run: Explanation, *, slowest: int = 5, steps: options.Steps = MOST_STEPS) -> str:
     """Return the report as text."""
     parts = [
         _headline(run),
@@ -111,7 +114,7 @@ def _headline(run: Explanation) -> str:
 def _steps_table(run: Explanation, asked: options.Steps) -> str:
     if not run.steps:
         return "No step has ended yet."
-    title, limit = "Steps: seconds and share of each phase, seconds between it and the next step", asked.count
+    title, limit = "Steps: seconds and share of each phase, seconds between it and the next step", asked.most
     shown = run.steps if limit else tuple(asked.choose(run.steps))
     if not shown:
         return "None of these steps is in the run."

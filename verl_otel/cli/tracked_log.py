@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, step_lengths, tracked_log
+from verl_otel.analysis import step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step
 from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, TrackedLog
