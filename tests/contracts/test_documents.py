@@ -132,8 +132,10 @@ def test_readme_is_short():
 
 
 def test_the_page_of_the_api_has_every_public_name():
+    """With its signatures, so that it can be read in a clone."""
     page = (DOCS / "reference" / "api.md").read_text("utf-8")
-    assert set(re.findall(r"^::: verl_otel\.(\w+)$", page, re.MULTILINE)) >= set(verl_otel.__all__) - {"__version__"}
+    assert set(re.findall(r"^### (\w+)\n\n```py\n", page, re.MULTILINE)) >= set(verl_otel.__all__) - {"__version__"}
+    assert "def step(number: F, /) -> F: ...\ndef step(number: int | None = None) -> Span: ...\n" in page
 
 
 def test_glossary_is_short_and_sorted():
