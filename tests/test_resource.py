@@ -204,11 +204,11 @@ def test_jobs_of_different_launchers_and_ports_have_different_run_ids():
 
 @pytest.mark.parametrize(("local", "expected"), [("1", True), ("2", False), (None, False)])
 def test_ranks_of_several_nodes_without_a_common_id(local, expected):
-    """The first rank of each node says so in the log."""
-    environ = {**RANKED, "LOCAL_RANK": "0", **({"LOCAL_WORLD_SIZE": local} if local else {})}
+    """The first rank of the job says so in the log, and no other one, on whatever node: it is one line."""
+    environ = {**RANKED, "RANK": "0", **({"LOCAL_WORLD_SIZE": local} if local else {})}
     run_id = resource.find_run_id(config.load_config({}), environ, "n 1 5")
     assert resource.is_of_one_node(run_id, environ) == expected
-    assert not resource.is_of_one_node(run_id, {**environ, "LOCAL_RANK": "1"})
+    assert not resource.is_of_one_node(run_id, {**environ, "RANK": "1", "LOCAL_RANK": "0"})
 
 
 def test_the_run_id_that_was_given_wins():

@@ -236,7 +236,7 @@ def test_repeated_steps_are_marked(resumed):
 def test_the_pause_counts_for_no_step(resumed):
     """Neither the last step before it nor the GPU has the time in which no process was there."""
     last = resumed.steps[5]
-    assert last.between == pytest.approx(1.0), "until the killed attempt wrote for the last time"
+    assert (last.next_ns - last.end_ns) / 1e9 == pytest.approx(1.0), "until the killed attempt wrote for the last time"
     assert not [verdict for step in resumed.steps for verdict in step.verdicts if verdict.kind == "between"]
     (gpu,) = resumed.devices
     assert sum(gpu.nanoseconds.values()) / 1e9 == pytest.approx(29.5 + 31)

@@ -265,6 +265,8 @@ def test_as_many_steps_as_are_asked_for(call, explained):
     assert shown() == ["5", "4", "3"]
     assert shown("--steps", "1") == ["5"]
     assert shown("--steps", "99") == ["5", "4", "3", "2", "1"]
+    assert shown("--steps", "2-4") == ["2", "3", "4"]
+    assert "none of these steps is in the run" in call("explain", "--steps", "7-9", "r1").err
     assert "'0' is not valid: give an integer of 1 or more" in call("explain", "--steps", "0", "r1").err
 
 
@@ -397,14 +399,15 @@ def test_a_step_that_is_open_is_no_time_between_steps(call, tmp_path):
     trainer.span("verl.phase.gen", 11, 15, step)
     folder = story.write()
     lines = call("explain", folder).out.splitlines()
-    at = lines.index("  Then 10.00 s until the last record")
-    assert lines[at + 1 : at + 4] == [
-        "     90%    9.00 s  a step that did not end",
-        "      5%    500 ms  the trainer itself, between two steps",
-        "      5%    500 ms  logging (file)",
+    at = lines.index("  Then 1.00 s until a step that did not end")
+    assert lines[at + 1 : at + 3] == [
+        "     50%    500 ms  the trainer itself, between two steps",
+        "     50%    500 ms  logging (file)",
     ]
     (step,) = json.loads(call("explain", "--step", "1", "--json", folder).out)["steps"]
     assert sum(part["seconds"] for part in step["between_summed"]) == 1.0
+    assert json.loads(call("report", "--json", folder).out)["steps"][0]["between"] == 1.0
+    assert call("report", folder).out.split("between\n")[1].splitlines()[0].split()[-1] == "1.00"
 
 
 @given(st.integers(0, 200), st.text(max_size=3000))

@@ -23,6 +23,7 @@ OVERLAYS = (
     "traces-to-file.yaml",
     "span-metrics.yaml",
     "rl-names.yaml",
+    "openinference.yaml",
 )
 COMBINATIONS = [
     *((base,) for base in BASES),

@@ -39,7 +39,7 @@ from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
 from verl_otel.analysis.verdicts.what_if import find_savings
-from verl_otel.analysis.windows import Draft, Window, Windows, find_restarts, find_slowest, find_start
+from verl_otel.analysis.windows import Draft, Window, Windows, average_score, find_restarts, find_slowest, find_start
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
@@ -301,7 +301,7 @@ class Aggregator(msgspec.Struct, dict=True):
         attempt = 1 + sum(restart < step.end_ns for restart in self._restarts)
         is_first, self._attempt = attempt != self._attempt, attempt
         slowest = find_slowest((*members, *(one for one in stopped if one.trace_id in filtered)), step.path)
-        step = step._replace(slowest=slowest, attempt=attempt)
+        step = step._replace(slowest=slowest, attempt=attempt, reward=average_score(members) if is_own else None)
         step = self._mark_blocked(step, members, is_first=is_first)
         if not members and consumes_submitted(root):
             path = mark_unlinked(step.path, self._waiting.values())

@@ -284,7 +284,11 @@ class Step(NamedTuple):
     error: str = ""
     """Type of the exception that ended it, or `CANCELLED`; empty: none, or unknown."""
     next_ns: int = 0
-    """Start of the next step, or end of the run or of its attempt: its period ends there. 0: unknown."""
+    """Start of the next step that ended, or end of the run or of its attempt: its period ends there. 0: unknown."""
+    reward: float | None = None
+    """Mean score of the trajectories that it trained on; None: unknown."""
+    open_ns: int = 0
+    """Start of a step in this period that did not end; 0: there is none."""
     between_path: tuple[Segment, ...] = ()
     """Critical path from its end to the start of the next step, or of one that did not end, without a gap; empty where only `between_groups` were kept."""
     between_groups: tuple[tuple[str, str, int], ...] = ()
@@ -310,8 +314,8 @@ class Step(NamedTuple):
 
     @property
     def between(self) -> float:
-        """Seconds from its end to the start of the next step."""
-        return max(0, self.next_ns - self.end_ns) / 1e9
+        """Seconds from its end to the start of the next step, which may not have ended."""
+        return max(0, (self.open_ns or self.next_ns) - self.end_ns) / 1e9
 
     @property
     def is_starting(self) -> bool:

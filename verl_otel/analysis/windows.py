@@ -9,7 +9,7 @@ belongs to no window. A window is closed when no more spans can overlap it: what
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -70,8 +70,15 @@ def _join(known: Draft, other: Draft) -> Draft:
         members=first.step.members + second.step.members,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         slowest=find_slowest((*first.step.slowest, *second.step.slowest), first.step.path),
+        reward=average_score(members),
     )
     return Draft(step, members)
+
+
+def average_score(members: Sequence[Trajectory]) -> float | None:
+    """Return the mean score of the trajectories that a step of an own loop trained on; None where some have none."""
+    scores = [member.score for member in members if member.score is not None]
+    return sum(scores) / len(scores) if scores and len(scores) == len(members) else None
 
 
 def _measure(step: Step) -> tuple[float, float]:

@@ -36,7 +36,6 @@ from verl_otel.analysis import findings, learning, step_lengths, trajectory_ends
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
-from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
@@ -56,6 +55,7 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
+from verl_otel.errors import VerlOtelError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", type=options.count, metavar="N", help="explain this step, with its complete critical path"
     )
     which.add_argument(
-        "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
+        "--steps",
+        type=options.steps,
+        default=options.Steps(3),
+        metavar="K|N-M",
+        help="how many of the slowest steps to explain (3), or from which to which",
     )
     which.add_argument(
         "--events", action="store_true", help="show stalls and crashes, with all stacks, the end of the log, and memory"
@@ -92,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"verl-otel: step {arguments.step} is not in the run: {_known(explanation)}", file=sys.stderr)
             return 2
     else:
-        chosen = findings.choose_steps(explanation, arguments.steps)
+        chosen = choose(explanation, arguments.steps)
     if arguments.json:
         print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
@@ -108,7 +112,21 @@ def run(arguments: argparse.Namespace) -> int:
 def _choose_text(explanation: Explanation, arguments: argparse.Namespace, chosen: Sequence[Step]) -> str:
     if arguments.events:
         return render_events(explanation)
-    return render(explanation, steps=arguments.steps) if arguments.step is None else render_step(explanation, chosen)
+    return render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen)
+
+
+def choose(run: Explanation, asked: options.Steps) -> list[Step]:
+    """Return the steps that are explained.
+
+    Raises:
+        VerlOtelError: The run has none of the range.
+    """
+    if asked.most:
+        return findings.choose_steps(run, asked.most)
+    chosen = asked.choose(run.steps)
+    if not chosen:
+        raise VerlOtelError(f"none of these steps is in the run: {_known(run)}")
+    return chosen
 
 
 def _known(explanation: Explanation) -> str:
@@ -139,9 +157,9 @@ NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
 
-def render(run: Explanation, *, steps: int = 3) -> str:
-    """Return why the slowest steps of a run were slow, and how GPU time and tokens were spent."""
-    chosen = findings.choose_steps(run, steps)
+def render(run: Explanation, steps: Sequence[Step] | None = None) -> str:
+    """Return why steps of a run were slow, the slowest unless others are given, and how GPU time and tokens were spent."""
+    chosen = findings.choose_steps(run, 3) if steps is None else steps
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
@@ -238,7 +256,8 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
     until = "the last record" if step is run.steps[-1] else "the next step"
-    yield from _block(f"Then {seconds(step.between)} until {until}", _between(run, step, whole=whole))
+    following = "a step that did not end" if step.open_ns else until
+    yield from _block(f"Then {seconds(step.between)} until {following}", _between(step, whole=whole))
     yield from _block("The step would have been shorter by", wording.describe_savings(step.savings, step.seconds))
     title = wording.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(step.devices))
@@ -310,14 +329,9 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
         yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
 
 
-def _between(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+def _between(step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
     sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
-    rest = round(step.between * 1e9) - sum(sums.values())
-    still_open = (work.span.name for each in run.completeness.unfinished for work in each.work)
-    is_last = step is [other for other in run.steps if other.attempt == step.attempt][-1]
-    if rest > 0 and is_last and span_names.STEP in still_open:
-        sums["a step that did not end"] = rest
     if whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds:
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 

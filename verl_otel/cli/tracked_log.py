@@ -13,14 +13,14 @@ from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, step_lengths, tracked_log
+from verl_otel.analysis import step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step
 from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import options, wording
 from verl_otel.cli.documents.explain_log import UNKNOWN, advise_on, list_missing, list_next, make_explain_log
-from verl_otel.cli.explain import BRIEF_LINES, VERDICT_LINES, WIDTH
+from verl_otel.cli.explain import BRIEF_LINES, VERDICT_LINES, WIDTH, choose
 from verl_otel.cli.formatting import SENTENCE, align, number, print_json, wrap
 from verl_otel.cli.learning import MAX_KEY, choose_signals, describe_learning, figure
 from verl_otel.cli.run_folders import is_run
@@ -65,7 +65,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         print(f"verl-otel: nothing to explain: {show(places[0], SENTENCE)} has no step yet", file=sys.stderr)
         return 1
     if arguments.step is None:
-        chosen = findings.choose_steps(log.run, arguments.steps)
+        chosen = choose(log.run, arguments.steps)
     else:
         chosen = [step for step in log.run.steps if step.number == arguments.step]
         if not chosen:

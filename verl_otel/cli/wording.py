@@ -14,7 +14,7 @@ from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
-from verl_otel.analysis.traces.timeline import UNLINKED
+from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.trajectory_ends import TrajectoryEnds
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
@@ -82,6 +82,8 @@ def doing(kind: str, name: str) -> str:
         return f"tool {name}"
     if kind == "unknown" and name == UNLINKED:
         return "unknown: no trajectory is linked to this step"
+    if kind == "unknown" and name == NOT_KEPT:
+        return "unknown: only the root span of the trajectory was kept"
     work = WORK.get(kind)
     if work is None:
         return kind
@@ -330,7 +332,7 @@ def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
             continue
         large = [pair for pair in sorted(causes.items(), key=lambda pair: -pair[1]) if pair[1] / total >= SMALL_SHARE]
         detail = ", ".join(f"{cause.replace('_', ' ')} {count / total:.0%}" for cause, count in large)
-        yield f"{state:<10} {share:4.0%}  {detail}".rstrip()
+        yield f"{state:<10} {percent(share):>4}  {detail}".rstrip()
 
 
 def device_seconds(devices: Iterable[DeviceTime]) -> float:
@@ -352,7 +354,9 @@ def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
     rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
     if ends.ended.keys() - {"finished"} or ends.dropped:
-        yield from (f"{number:>7,}  {number / max(1, total):4.0%}  {show(text)}" for number, text in rows if number)
+        yield from (
+            f"{number:>7,}  {percent(number / max(1, total)):>4}  {show(text)}" for number, text in rows if number
+        )
 
 
 def describe_cost(
@@ -380,7 +384,7 @@ def describe_cost(
     for reason, tokens in sorted(wasted.items(), key=lambda pair: -pair[1]):
         if tokens:
             part = f"{tokens:,} of {counted(generated, 'token')}"
-            yield f"{part} ({tokens / max(1, generated):.0%}) {WASTE.get(reason, reason)}"
+            yield f"{part} ({percent(tokens / max(1, generated))}) {WASTE.get(reason, reason)}"
             if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
                 yield "  prompts that are never or always solved teach nothing: algorithm.filter_groups.enable=True (DAPO), or other prompts"
 
@@ -415,6 +419,13 @@ def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
     lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.nanoseconds) for part in shown]
     rest = whole - sum(part.nanoseconds for part in shown)
     return [*lines, (f"{counted(len(parts) - len(shown), 'shorter part')}", rest)] if rest else lines
+
+
+def percent(value: float) -> str:
+    """Return a share as a percentage for a table; no part rounds to 0 %, and none to 100 % beside others."""
+    if 0 < value < SMALL_SHARE:
+        return "<1%"
+    return ">99%" if 1 - SMALL_SHARE <= value < 1 else f"{value:.0%}"
 
 
 def share(value: float) -> str:

@@ -39,6 +39,7 @@ ADVICE: Final = {
     "between steps": "look at what your code does after a step (dumps, callbacks), and add spans to it",
     "slow phase": "add spans to what runs in this phase, so that its parts are visible",
     "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
+    "not kept": "keep more trajectories whole (VERL_OTEL_TRAJECTORIES_PER_STEP, OTEL_TRACES_SAMPLER): what this one did was sampled out",
     "unknown": "run verl-otel check: spans of a process are missing",
 }
 

@@ -108,6 +108,8 @@ class BetweenSteps(msgspec.Struct):
         if own is None or begin_ns >= next_ns:
             return step
         until_ns = _find_open_step(roots, own.process, begin_ns, next_ns)
+        if until_ns < next_ns:
+            step = step._replace(open_ns=until_ns)
         root = make_root(own, roots, begin_ns, until_ns)
         path = tuple(critical_path.walk(root, begin_ns, until_ns))
         if judge and not step.failed:

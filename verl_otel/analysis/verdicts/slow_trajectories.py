@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Part, Segment, Step, Trajectory
+from verl_otel.analysis.traces.timeline import NOT_KEPT
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.baselines import FEW_PEERS, SAMPLE, Baseline, Baselines, Key, measure
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
@@ -70,7 +71,7 @@ def find_spans(trajectory: Trajectory, kinds: Container[str] | None = None) -> S
 SERVED: Final = frozenset(("server", "queue", "prefill", "decode"))
 """Kinds of work of a replica."""
 _length: Final = attrgetter("length_ns")
-_UNKNOWN: Final = ("unknown", "")
+_UNKNOWN: Final = ("unknown", NOT_KEPT)
 """Kind and name for trajectories of which only the root was kept."""
 
 

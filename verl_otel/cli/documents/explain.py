@@ -147,10 +147,8 @@ class Step(Document):
     verdicts: tuple[Verdict, ...]
     path: tuple[Segment, ...]
     path_summed: tuple[Summed, ...]
-    between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
-    between_summed: Annotated[
-        tuple[Summed, ...], about("parts of it by kind and name, the longest first, without a step that did not end")
-    ]
+    between: Annotated[float, about("seconds to the next step, ended or not, or to the last record of the run")]
+    between_summed: Annotated[tuple[Summed, ...], about("parts of it by kind and name, the longest first")]
     phases: Phases
     savings: tuple[Saving, ...]
     gpu: Devices
@@ -380,7 +378,7 @@ def find_next(run: model.Explanation, steps: Sequence[model.Step], *, whole: boo
     name = run_selection.name_run(run)
     numbers = [step.number for step in steps if step.number is not None]
     if whole and numbers and not name.startswith("--otlp"):
-        return [f"verl-otel export perfetto {name} --steps {numbers[0]}", f"verl-otel explain {name}"]
+        return [f"verl-otel export perfetto {name} --step {numbers[0]}", f"verl-otel explain {name}"]
     commands = [advice.events_command(run)] if incidents.find_incidents(run) else []
     if whole:
         return [*commands, f"verl-otel explain {name}"]
