@@ -12,9 +12,10 @@ EACH_TIME = ("sync", "own_asyncio", "own_threads", "own_failed")
 """What ``make test`` counts; ``make matrix`` counts every mode."""
 
 
-def mark(mode):
-    """The marks of the tests of a mode."""
-    marks = [pytest.mark.smoke if mode in EACH_TIME else pytest.mark.matrix]
+def mark(mode, family=""):
+    """The marks of the tests of a mode. What asks the boards needs a Prometheus: each time it is started for one mode only."""
+    is_each_time = mode == "sync" if family.startswith("boards: ") else mode in EACH_TIME
+    marks = [pytest.mark.smoke if is_each_time else pytest.mark.matrix]
     if mode not in OWN_LOOPS:
         marks.append(pytest.mark.verl)
     elif mode == "own_ray":
@@ -29,8 +30,9 @@ def make_modes():
 
 def make_cells():
     for mode in trainings.MODES:
-        is_own, marks = mode in OWN_LOOPS, mark(mode)
+        is_own = mode in OWN_LOOPS
         for row in (row for row in ROWS if (row.own if is_own else row.bed)):
+            marks = mark(mode, row.family)
             pending = PENDING.get((row.family, mode)) or PENDING.get((row.family, "*"))
             unsteady = UNSTEADY.get((row.family, mode)) or (not is_own and UNSTEADY.get((row.family, "*")))
             if (row.family, mode) in {*ABSENT, *UNCHECKED}:

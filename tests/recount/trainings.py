@@ -19,6 +19,8 @@ from tests.recount.product import Product
 
 KEPT = "RECOUNT_RUNS"
 VALIDATED = "trainer.val_before_train=True"
+MIN_STEPS = 11
+"""Steps after which the last three are compared with those before."""
 
 
 def _train(out, *overrides, **options):
@@ -123,6 +125,7 @@ MODES = {
         lambda out: _train(
             out, "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2",
             "actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2",
+            steps=MIN_STEPS,
         ),
         {"train_devices": 2},
     ),
