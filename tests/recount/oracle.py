@@ -97,6 +97,8 @@ class Oracle:
         has_buffer=True,
         bound=None,
         state="finished",
+        filters=False,
+        conventions=False,
     ):
         self.out = Path(out)
         self.has_buffer = has_buffer
@@ -110,6 +112,10 @@ class Oracle:
         """Steps that began and raised."""
         self.resumes = resumes
         self.state = state
+        self.filters = filters
+        """Whether the trainer leaves out samples of what it has generated."""
+        self.conventions = conventions
+        """Whether the names of the GenAI conventions are switched on."""
 
     def lines(self, kind):
         """Lines of the bed's log."""
@@ -267,6 +273,11 @@ class Oracle:
     def of_training(self, validate=False):
         """Trajectories without those of validations, or only these."""
         return [each for each in self.trajectories if each.validate == validate]
+
+    @property
+    def dropped(self):
+        """Number of trajectories that were generated for a step, and that it left out."""
+        return len(self.of_training()) - len(self.samples) if self.filters else 0
 
     def trajectories_of(self, step, attempt=None):
         """Trajectories that a step trained on; attempts as in `samples_of`."""

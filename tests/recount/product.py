@@ -29,8 +29,6 @@ class Product:
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        self.asked = set()
-        """Names of metrics that were asked for."""
 
     # -- metrics --
 
@@ -48,7 +46,6 @@ class Product:
 
     def series(self, name, **labels):
         """Labels and points of each series of a metric that has these labels, written without ``verl.``; ``_`` stands for a dot."""
-        self.asked.add(name)
         wanted = {f"verl.{key.replace('_', '.')}": value for key, value in labels.items()}
         return [
             (dict(own), points)
@@ -59,7 +56,6 @@ class Product:
 
     def has(self, name):
         """Whether the run has the metric."""
-        self.asked.add(name)
         return any(found == name for found, _, _ in self.points)
 
     def total(self, name, **labels):

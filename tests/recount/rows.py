@@ -156,7 +156,8 @@ def read_reward(product):
 def read_left_over(product):
     """What is not 0 although a training without a fault has ended."""
     names = (
-        "verl.phase.active", "verl.stalls", "verl.worker.restarts", "verl.rollout.preemptions",
+        "verl.phase.active", "verl.rollout.active", "verl.rollout.oldest.age", "verl.stalls", "verl.worker.restarts",
+        "verl.rollout.preemptions",
         "verl.rollout.trajectory.preemptions", "verl.rollout.slowest.preemptions", "verl.gpu.unreadable",
         "verl.otel.errors", "verl.otel.spans.dropped", "verl.otel.points.dropped", "verl.otel.logs.dropped",
     )  # fmt: skip
@@ -211,6 +212,11 @@ def count_ends(trajectories):
 
 def read_ends(product, validate):
     return product.by_label("verl.rollout.trajectories", "trajectory.end", validate=validate)
+
+
+def read_calls(product, name):
+    """Calls and seconds of a histogram; None where there is none."""
+    return Timed(product.total(name), product.seconds(name)) if product.has(name) else None
 
 
 def bin_of(score):
@@ -772,6 +778,34 @@ ROWS = [
         own=True,
     ),
     Row(
+        "tool calls, by the name of the conventions",
+        lambda o: (
+            Timed(len(o.lines("tool")), sum(line["seconds"] for line in o.lines("tool"))) if o.conventions else None
+        ),
+        lambda p: read_calls(p, "gen_ai.execute_tool.duration"),
+        own=True,
+        bed=False,
+    ),
+    Row(
+        "trajectories, by the name of the conventions",
+        lambda o: Timed(len(o.trajectories), sum(each.seconds for each in o.trajectories)) if o.conventions else None,
+        lambda p: read_calls(p, "gen_ai.invoke_agent.duration"),
+        own=True,
+        bed=False,
+    ),
+    Row("trajectories that were dropped", lambda o: o.dropped, lambda p: p.total("verl.rollout.dropped")),
+    Row(
+        "CPU time and memory of the process",
+        lambda o: [
+            Between(line[name] - room, line[name] + room)
+            for line in o.lines("ended")
+            for name, room in (("cpu", 0.3), ("memory", 0.1 * line["memory"]))  # it is read once a second
+        ],
+        lambda p: [p.total("process.cpu.time"), p.latest("process.memory.usage")],
+        own=True,
+        bed=False,
+    ),
+    Row(
         "rewards",
         lambda o: Timed(len(o.lines("reward")), sum(line["seconds"] for line in o.lines("reward"))),
         lambda p: Timed(p.total("verl.reward.duration"), p.seconds("verl.reward.duration")),
@@ -1169,12 +1203,6 @@ LONGEST, P95, MEDIAN = (
     for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
 )
 
-PENDING: dict[tuple[str, str], str] = {}
-"""(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
-
-UNSTEADY: dict[tuple[str, str], str] = {}
-"""(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
-
 AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
     **{
@@ -1183,6 +1211,7 @@ UNCHECKED: dict[tuple[str, str], str] = {
     },
     ("seconds of phases", "crash"): "verl logs no timers of the step that raised",
     ("seconds of generation", "own_fit"): "the trainer filters, and the bed does not know which trajectories",
+    ("CPU time and memory of the process", "own_ray"): "its actors end without a stamp",
     (TAIL, "own_fit"): "the rounds of a step have a tail each",
     **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
 }

@@ -80,6 +80,7 @@ def _own_loop(kind):
             "VERL_OTEL_ENABLED": "1",
             "VERL_OTEL_RUN_DIR": str(out / "runs"),
             "RAY_AUTH_MODE": "disabled",
+            "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental" if kind == "threads" else "",
         }
         out.mkdir(parents=True, exist_ok=True)
         with (out / "training.log").open("wb") as log:
@@ -119,7 +120,7 @@ MODES = {
     "legacy": Mode(_bed("legacy"), {"has_buffer": False}),
     "critic": Mode(_bed("critic"), {}),
     "tools": Mode(_bed("tools"), {}),
-    "own_fit": Mode(modes.train_own_fit, {"has_buffer": False}),
+    "own_fit": Mode(modes.train_own_fit, {"has_buffer": False, "filters": True}),
     "kl": Mode(lambda out: _train(out, "algorithm.use_kl_in_reward=True", steps=4), {}),
     "two": Mode(
         lambda out: _train(
@@ -132,7 +133,7 @@ MODES = {
     "resume": Mode(_resume, {"resumes": 1}),
     "crash": Mode(_crash, {"resumes": 1, "crashed_steps": 1}),
     "own_asyncio": Mode(_own_loop("asyncio"), {}, OwnLoop),
-    "own_threads": Mode(_own_loop("threads"), {}, OwnLoop),
+    "own_threads": Mode(_own_loop("threads"), {"conventions": True}, OwnLoop),
     "own_failed": Mode(_own_loop("failed"), {"crashed_steps": 1, "state": "failed"}, OwnLoop),
     "own_ray": Mode(_own_loop("ray"), {}, OwnLoop),
 }  # fmt: skip
