@@ -16,11 +16,10 @@ from typing import NamedTuple
 from tests.end_to_end import bed_run, modes
 from tests.recount.oracle import Oracle, OwnLoop
 from tests.recount.product import Product
+from tests.recount.rows import MIN_STEPS
 
 KEPT = "RECOUNT_RUNS"
 VALIDATED = "trainer.val_before_train=True"
-MIN_STEPS = 11
-"""Steps after which the last three are compared with those before."""
 
 
 def _train(out, *overrides, **options):
