@@ -74,6 +74,8 @@ class Trajectory(NamedTuple):
     """When verl handed its samples over: a sample cannot carry what happens after that. The trajectory ends when they are written."""
     last_token: float
     """When its last call of the model ended."""
+    pid: int
+    """Process that ran it."""
     limit: float = math.inf
     """Tokens that a response may have."""
 
@@ -262,6 +264,7 @@ class Oracle:
                 submitted=line["step"],
                 handed=handed.get(line["id"], line["end"]),
                 last_token=max((call["end"] for call in calls.get(line["id"], ())), default=line["end"]),
+                pid=line["pid"],
                 **{
                     name: outputs.get(line["id"], {}).get(name, 0)
                     for name in ("prompt", "generated", "response", "limit")
@@ -477,7 +480,7 @@ class OwnLoop(Oracle):
             Trajectory(
                 line["uid"], line["index"], False, line["start"], line["end"], line["seconds"],
                 calls=2, llm_seconds=0.0, prompt=PROMPT, generated=2 * ANSWER, response=RESPONSE, submitted=line["step"],
-                handed=line["end"], last_token=line["end"],
+                handed=line["end"], last_token=line["end"], pid=line["pid"],
             )
             for line in self.lines("own")
         ]  # fmt: skip

@@ -53,6 +53,12 @@ class OneOf(NamedTuple):
     values: list
 
 
+class Follows(NamedTuple):
+    """What a gauge may show at a time. The product has (time, value) for each time at which it was read."""
+
+    at: Callable[[float], Between]
+
+
 class PartOf(NamedTuple):
     """Items of which the product shows some; it may show others, too."""
 
@@ -105,6 +111,8 @@ def _agree(told, counted, late):
         return told is not None and abs(told - counted.share) <= room
     if isinstance(counted, Between):
         return told is not None and counted.low <= told <= counted.high
+    if isinstance(counted, Follows):
+        return bool(told) and all(_agree(value, counted.at(time), late) for time, value in told)
     if isinstance(counted, OneOf):
         return told is not None and any(_agree(told, each, late) for each in counted.values)
     if isinstance(counted, AtMost):
@@ -156,7 +164,7 @@ def read_reward(product):
 def read_left_over(product):
     """What is not 0 although a training without a fault has ended."""
     names = (
-        "verl.phase.active", "verl.rollout.active", "verl.rollout.oldest.age", "verl.stalls", "verl.worker.restarts",
+        "verl.phase.active", "verl.stalls", "verl.worker.restarts",
         "verl.rollout.preemptions",
         "verl.rollout.trajectory.preemptions", "verl.rollout.slowest.preemptions", "verl.gpu.unreadable",
         "verl.otel.errors", "verl.otel.spans.dropped", "verl.otel.points.dropped", "verl.otel.logs.dropped",
@@ -230,6 +238,44 @@ def count_bins(oracle):
     for line in oracle.lines("score"):
         found[bin_of(line["score"])] = found.get(bin_of(line["score"]), 0) + 1
     return found
+
+
+def by_process(make):
+    """Return a function that gives each process that has trajectories what its gauge may show at a time, made from those that may be open then."""
+
+    def count(oracle):
+        found = {}
+        for each in oracle.trajectories:
+            found.setdefault(each.pid, []).append(each)
+        return {pid: Follows(lambda time, those=those: make(time, those)) for pid, those in found.items()}
+
+    return count
+
+
+def may_be_open(time, trajectories):
+    """Return trajectories that are open at a time whichever stamp is late, and those that are open if one is."""
+    surely = [each for each in trajectories if each.start < time - LATE and each.end > time + LATE]
+    return surely, [each for each in trajectories if each.start < time + LATE and each.end > time - LATE]
+
+
+def count_open(time, trajectories):
+    return Between(*map(len, may_be_open(time, trajectories)))
+
+
+def measure_oldest(time, trajectories):
+    low, high = (max((time - each.start for each in found), default=0.0) for found in may_be_open(time, trajectories))
+    return Between(low - LATE, high + LATE)
+
+
+def read_gauge(product, name):
+    """(time, value) of a gauge without labels, by process."""
+    return {
+        int(file.removesuffix(".jsonl").rpartition("-")[2]): [
+            (int(point["timeUnixNano"]) / 1e9, otlp_json.read_number(point)) for point in points
+        ]
+        for (metric, _, file), points in product.points.items()
+        if metric == name
+    }
 
 
 # -- what a step trained on --
@@ -895,6 +941,18 @@ ROWS = [
         lambda p: [each["seconds"] for each in p.explain["run"]["start_up"]],
     ),
     Row("run log: fields of a step that have two values", lambda o: [], find_ambiguous),
+    Row(
+        "trajectories that are open, whenever that was read",
+        by_process(count_open),
+        lambda p: read_gauge(p, "verl.rollout.active"),
+        own=True,
+    ),
+    Row(
+        "age of the oldest open trajectory, whenever that was read",
+        by_process(measure_oldest),
+        lambda p: read_gauge(p, "verl.rollout.oldest.age"),
+        own=True,
+    ),
     # -- the order of generation and training --
     Row(
         "staleness of samples",
