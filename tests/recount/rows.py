@@ -369,34 +369,37 @@ def count_silent_tokens(oracle):
     return sum(sample.generated for group in silent for sample in group) or None
 
 
-def find_ambiguous(product):
-    """Fields that two records of one step give different values; each scope has seconds of its own, and so has each log of the user."""
-    values = {}
+OF_EACH = {"scope", "step", "seconds", "timestamp", "level", "role", "trace_id", "span_id"}
+"""Fields that each record of a step has for itself."""
+
+
+def number_attempts(product):
+    """Yield the records of steps, each with the number of its attempt, in which elapsed seconds begin again."""
+    attempt, elapsed = 0, 0.0
     for record in product.records:
         if record["scope"] in ("training", "rollout", "ppo", "reward"):
-            for name in record.keys() - {
-                "scope",
-                "step",
-                "seconds",
-                "timestamp",
-                "level",
-                "role",
-                "trace_id",
-                "span_id",
-            }:
-                values.setdefault((record["step"], name), set()).add(repr(record[name]))
-    return sorted({name for (_, name), found in values.items() if len(found) > 1})
+            attempt += record.get("elapsed_seconds", elapsed) < elapsed
+            elapsed = record.get("elapsed_seconds", elapsed)
+            yield attempt, record
+
+
+def find_ambiguous(product):
+    """Fields that two records of one step give different values."""
+    values = {}
+    for attempt, record in number_attempts(product):
+        for name in record.keys() - OF_EACH:
+            values.setdefault((attempt, record["step"], name), set()).add(repr(record[name]))
+    return sorted({name for (*_, name), found in values.items() if len(found) > 1})
 
 
 def read_elapsed(product):
-    """Seconds that the run log says after its first record of a step, by step; of the last attempt, in which they begin again."""
-    found, previous = {}, 0.0
-    for record in product.records:
-        if record["scope"] == "training" and "elapsed_seconds" in record:
-            if record["elapsed_seconds"] < previous:
-                found.clear()
-            previous = found[record["step"]] = record["elapsed_seconds"]
-    return {step: seconds - min(found.values()) for step, seconds in found.items()}
+    """Seconds that the run log says after its first record of a step, by step; of the last attempt."""
+    found = {}
+    for attempt, record in number_attempts(product):
+        if "elapsed_seconds" in record:
+            found.setdefault(attempt, {})[record["step"]] = record["elapsed_seconds"]
+    last = found[max(found)]
+    return {step: seconds - min(last.values()) for step, seconds in last.items()}
 
 
 def name_series(oracle):
