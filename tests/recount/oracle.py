@@ -152,11 +152,20 @@ class Oracle:
                 found[line["step"]] += line["seconds"][name]
         return dict(found)
 
-    def each(self, key):
-        """Values of a key, one for each time that a step was trained."""
+    def timers(self, name):
+        """Seconds of a timer of verl in each attempt, in the order of its steps; 0 in a step without."""
         if len(self.attempts) < 2:
-            return list(self.by_step(key).values())
-        return [data[key] for attempt in self.attempts for data in attempt.values() if key in data]
+            found = self.by_step(f"timing_s/{name}")
+            return [[found.get(step, 0.0) for step in self.by_step("timing_s/step")]]
+        return [
+            [data.get(f"timing_s/{name}", 0.0) for data in attempt.values() if "timing_s/step" in data]
+            for attempt in self.attempts
+        ]
+
+    @property
+    def seconds(self):
+        """Seconds of the steps that did not raise."""
+        return [each for steps in self.timers("step") for each in steps]
 
     # -- steps and what they trained on --
 
@@ -446,6 +455,13 @@ class OwnLoop(Oracle):
     def pauses(self):
         """Seconds between two steps."""
         return [after["start"] - before["end"] for before, after in pairwise(self.lines("step"))]
+
+    def timers(self, name):
+        return [[line["seconds"] for line in self.lines(name)]]
+
+    @property
+    def seconds(self):
+        return list(self.by_step("timing_s/step").values())
 
     def by_step(self, key):
         if key == "timing_s/step":
