@@ -100,8 +100,9 @@ of verl's `Tracking.log` is also sent, as a gauge with its value unchanged: `act
 Prometheus, `verl_actor_pg_loss`.
 
 The last column names the families of numbers of `tests/recount` in which a metric is counted again, in every mode of verl that has it, from what verl
-logs, what the test bed writes and stamps at its own methods, without code of verl-otel. "not checked" are those that no such count covers: what needs
-a GPU or a real engine, what a host says about itself, and verl-otel's metrics about itself are compared in tests of their own.
+logs, what the test bed writes and stamps at its own methods, without code of verl-otel. {unchecked} of {all} are "not checked" by such a count: what needs
+a GPU, a real engine, its transport of weights or tools with environments; states of verl's replay buffer; what a host says about itself; late event
+loops; and verl-otel's metrics about itself. Other tests compare these.
 
 """
 RESOURCE = """
@@ -183,7 +184,8 @@ def telemetry_page():
         unit = f" `{row.unit}`" if row.unit else ""
         families = "; ".join(counted.get(row.name, ["not checked"]))
         rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` | {families} |")
-    return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + METRICS_HEAD + "\n".join(rows) + "\n" + RESOURCE
+    head = METRICS_HEAD.format(unchecked=len(METRICS.keys() - counted.keys()), all=len(METRICS))
+    return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + head + "\n".join(rows) + "\n" + RESOURCE
 
 
 RECOUNT = DOCS.parent / "tests" / "recount" / "rows.py"

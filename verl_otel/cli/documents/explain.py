@@ -100,7 +100,10 @@ class Cost(Document):
         int,
         about("tokens that the model wrote and that reached the optimizer, without answers of tools and those of lost steps"),
     ]  # fmt: skip
-    wasted_tokens: Annotated[dict[str, int], about("tokens that the model wrote without use, by reason")]
+    wasted_tokens: Annotated[
+        dict[str, int],
+        about("tokens that the model wrote of no use, by reason; those of zero_variance and truncated are trained on"),
+    ]
 
 
 class RunCost(Cost):
