@@ -467,9 +467,9 @@ class Aggregator(msgspec.Struct, dict=True):
             index = index_by_number.get(number)
             cost = steps[index].cost if index is not None else None
             if index is None or cost is None:
-                rest = _add_up(rest, wasted)
+                rest = dict(Counter(rest) + Counter(wasted))
             else:
-                combined = cost._replace(wasted_tokens=_add_up(cost.wasted_tokens, wasted))
+                combined = cost._replace(wasted_tokens=dict(Counter(cost.wasted_tokens) + Counter(wasted)))
                 steps[index] = steps[index]._replace(cost=combined)
         return tuple(steps), rest
 
@@ -481,10 +481,6 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
-
-
-def _add_up(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    return {reason: first.get(reason, 0) + second.get(reason, 0) for reason in (*first, *second)}
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,18 @@ from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
 from verl_otel.analysis.findings import find_of_step, find_rest
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import Activity, Explanation, OpenSpan, Segment, Series, Step, Trajectory, Verdict
+from verl_otel.analysis.model import (
+    Activity,
+    Explanation,
+    OpenSpan,
+    Segment,
+    Series,
+    Step,
+    Trajectory,
+    Verdict,
+    sum_causes,
+    sum_states,
+)
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
@@ -174,21 +184,14 @@ def _price(cost: Any) -> tuple[float, int, dict[str, int]]:
 
 def _by_cause(run: Explanation) -> dict[str, float]:
     """Return the device seconds of the whole run by cause, in the order of the causes."""
-    total: Counter[str] = Counter()
-    for device in run.devices:
-        total.update({cause: device.gpus * nanos for cause, nanos in device.nanoseconds.items()})
-    return {cause: total[cause] / 1e9 for cause in GPU_CAUSES if total.get(cause)}
+    spent = sum_causes(run.devices)
+    return {cause: spent[cause] / 1e9 for cause in GPU_CAUSES if cause in spent}
 
 
 def find_productive(run: Explanation) -> float | None:
     """Return the share of the device time of a run in which devices trained or generated; None if it is unknown."""
-    causes = _by_cause(run)
-    total = sum(causes.values())
-    return (
-        sum(value for cause, value in causes.items() if GPU_CAUSES[cause].state == "productive") / total
-        if total
-        else None
-    )
+    states = sum_states(sum_causes(run.devices))
+    return states["productive"] / states.total() if states else None
 
 
 def _list_missing(run: Explanation) -> list[str]:
@@ -269,10 +272,7 @@ def phase_seconds(step: Step) -> dict[str, float]:
 
 def gpu_seconds(step: Step) -> dict[str, float]:
     """Return the GPU seconds of a step by cause."""
-    total: Counter[str] = Counter()
-    for device in step.devices:
-        total.update({cause: device.gpus * nanos for cause, nanos in device.nanoseconds.items()})
-    return {cause: nanos / 1e9 for cause, nanos in total.items() if nanos}
+    return {cause: nanoseconds / 1e9 for cause, nanoseconds in sum_causes(step.devices).items()}
 
 
 class _Columns:
