@@ -72,8 +72,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
     """Return what the page of a run shows besides its steps, scalars and log lines."""
     explained = make_explain(run, ())
     plain = to_plain(explained)
-    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
-    levers = levers._replace(levers=tuple(choose(levers.levers)))
+    levers = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)).levers
     described: dict[str, Any] = {
         "id": run.run_id,
         "state": run.state or "no end seen",
@@ -113,10 +112,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu))
         if explained.run.cost
         else [],
-        "levers": [
-            {**to_plain(lever), "interval": describe_interval(source)}
-            for lever, source in zip(make_levers(run, levers).levers, levers.levers, strict=True)
-        ],
+        "levers": [{**to_plain(lever), "interval": describe_interval(lever)} for lever in choose(levers)],
         "missing": _list_missing(run),
         "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
         "samples": rollouts.has_folder(run.manifest),
