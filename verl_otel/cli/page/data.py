@@ -474,11 +474,10 @@ def compare_runs(first: Explanation, second: Explanation, a: str, b: str) -> dic
         a: What a command takes to read A.
         b: The same for B.
     """
-    compared = comparison.compare(first, second)
-    document = to_plain(make_compare(compared, (), a, b))
+    document = make_compare(comparison.compare(first, second), (), a, b)
     return {
-        **document,
-        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(compared)],
+        **to_plain(document),
+        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(document)],
     }
 
 
