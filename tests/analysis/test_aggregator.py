@@ -13,14 +13,15 @@ from tests.builders.stories import T0, Story
 from verl_otel.analysis import summary
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import Step, Trajectory
+from verl_otel.analysis.steps import JudgedStep
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.windows import Draft, Windows, find_restarts
+from verl_otel.analysis.windows import Windows, find_restarts
 from verl_otel.model import SpanRecord
 
 
 def draft(begin, end):
     """A step of which only the times matter."""
-    return Draft(Step(None, 1, begin, end, False, (), 0.0, (), 0, 0, 0), ())
+    return JudgedStep(Step(None, 1, begin, end, False, (), 0.0, (), 0, 0, 0), ())
 
 
 def trajectory(begin, end):

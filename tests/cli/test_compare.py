@@ -116,7 +116,7 @@ def test_steps_that_something_held_are_counted(call, pair):
         2.0,
         0,
     )
-    assert document["held"]["a"]["verdict"].startswith("Rank 1 delayed it")
+    assert document["held"]["a"]["verdict"].startswith("Step 4 (9.00 s): rank 1 delayed it")
 
 
 def test_healthy_runs_are_not_significant(call, pair):

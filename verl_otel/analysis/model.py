@@ -11,11 +11,13 @@ hosts); durations that are shown to users are seconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 if TYPE_CHECKING:
     from verl_otel.analysis.bounded_steps import RecentStep
@@ -207,6 +209,24 @@ class DeviceTime(NamedTuple):
     """Its use, as `devices.Device.lane`; empty: unknown, or several."""
 
 
+def sum_causes(devices: Iterable[DeviceTime]) -> Counter[str]:
+    """Return the nanoseconds of all GPUs together by cause, those above zero."""
+    spent: Counter[str] = Counter()
+    for device in devices:
+        for cause, nanoseconds in device.nanoseconds.items():
+            if nanoseconds:
+                spent[cause] += device.gpus * nanoseconds
+    return spent
+
+
+def sum_states(spent: Mapping[str, int]) -> Counter[str]:
+    """Return GPU time by state (`kinds.GPU_STATES`), from that by cause."""
+    states: Counter[str] = Counter()
+    for cause, nanoseconds in spent.items():
+        states[GPU_CAUSES[cause].state] += nanoseconds
+    return states
+
+
 class Cost(NamedTuple):
     """The cost of the tokens of a step."""
 
@@ -320,9 +340,8 @@ class Step(NamedTuple):
     @property
     def is_starting(self) -> bool:
         """Whether its devices spent so much of their time in start-up that it contains the start of the workers."""
-        spent = sum(sum(device.nanoseconds.values()) for device in self.devices)
-        starting = sum(device.nanoseconds.get("start_up", 0) for device in self.devices)
-        return starting > START_UP_SHARE * spent
+        spent = sum_causes(self.devices)
+        return spent["start_up"] > START_UP_SHARE * spent.total()
 
 
 class Event(NamedTuple):

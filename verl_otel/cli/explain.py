@@ -42,6 +42,7 @@ from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
 from verl_otel.analysis.windows import find_restarts
 from verl_otel.cli import advice, headlines, incidents, options, run_selection, wording
 from verl_otel.cli.documents.explain import find_next, make_explain
+from verl_otel.cli.documents.levers import make_levers
 from verl_otel.cli.formatting import (
     DOCUMENTS,
     dead,
@@ -414,7 +415,7 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block("Weight sync", wording.describe_syncs(weight_syncs.find(run.series)))
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))
-    found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
+    found = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))
     title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
     yield from _block(title, list_levers(found.levers, LEVER_LINES))
 

@@ -12,7 +12,18 @@ from verl_otel.analysis import step_lengths
 from verl_otel.analysis.findings import sum_longer
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
+from verl_otel.analysis.model import (
+    DeviceTime,
+    Failure,
+    Part,
+    Saving,
+    ShortRank,
+    Step,
+    Straggler,
+    Verdict,
+    sum_causes,
+    sum_states,
+)
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.trajectory_ends import TrajectoryEnds
@@ -270,7 +281,7 @@ def device_title(devices: Sequence[DeviceTime], when: str = "", *, has_gpu: bool
         has_gpu: False: the devices are ranks on CPUs.
     """
     count = sum(device.gpus for device in devices)
-    size = f"{count} x {seconds(device_seconds(devices) / max(1, count))}"
+    size = f"{count} x {seconds(sum_causes(devices).total() / 1e9 / max(1, count))}"
     return f"GPU time{when} ({size})" if has_gpu else f"Device time{when} (CPU, {size})"
 
 
@@ -316,28 +327,17 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
 
 def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
     """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1 % have no line."""
-    sums: dict[str, int] = {}
-    for device in devices:
-        for cause, nanoseconds in device.nanoseconds.items():
-            sums[cause] = sums.get(cause, 0) + nanoseconds
-    total = sum(sums.values())
-    if not total:
-        return
-    for state in GPU_STATES:
-        causes = {
-            cause: count for cause, count in sums.items() if cause in GPU_CAUSES and GPU_CAUSES[cause].state == state
-        }
-        share = sum(causes.values()) / total
-        if share < SMALLEST_ROW and state != "productive":
+    spent = sum_causes(devices)
+    total, states = spent.total(), sum_states(spent)
+    for state in GPU_STATES if total else ():
+        if states[state] / total < SMALLEST_ROW and state != "productive":
             continue
-        large = [pair for pair in sorted(causes.items(), key=lambda pair: -pair[1]) if pair[1] / total >= SMALL_SHARE]
-        detail = ", ".join(f"{cause.replace('_', ' ')} {count / total:.0%}" for cause, count in large)
-        yield f"{state:<10} {percent(share):>4}  {detail}".rstrip()
-
-
-def device_seconds(devices: Iterable[DeviceTime]) -> float:
-    """Return the sum over all GPUs in seconds."""
-    return sum(device.gpus * sum(device.nanoseconds.values()) for device in devices) / 1e9
+        detail = ", ".join(
+            f"{cause.replace('_', ' ')} {length / total:.0%}"
+            for cause, length in spent.most_common()
+            if GPU_CAUSES[cause].state == state and length / total >= SMALL_SHARE
+        )
+        yield f"{state:<10} {percent(states[state] / total):>4}  {detail}".rstrip()
 
 
 def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:

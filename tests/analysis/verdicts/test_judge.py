@@ -357,9 +357,9 @@ def test_verdicts_become_final_and_memory_stays_bounded():
         judged.judge(steps[-1], examine(steps[-1], root, members))
     assert len(judged._recent) == LOOK_AHEAD
     assert all(case.step.path == () for case in judged._recent)
-    settled = judged.settle(steps)
-    assert settled == judged.settle(steps)
-    assert [step.number for step in settled if step.verdicts] == [5]
+    settled = judged.settle()
+    assert settled == judged.settle()
+    assert {verdict.step for verdicts in settled.values() for verdict in verdicts} == {5}
 
 
 def test_what_is_usual_is_known_later():
@@ -372,7 +372,7 @@ def test_what_is_usual_is_known_later():
         found = judged.judge(steps[-1], examine(steps[-1], root, members))
         early = early or found
     assert [each.subject for each in early] == ["ref"]
-    assert not any(step.verdicts for step in judged.settle(steps))
+    assert not any(judged.settle().values())
 
 
 def test_two_slow_steps_are_known_when_others_follow():
@@ -383,4 +383,4 @@ def test_two_slow_steps_are_known_when_others_follow():
         steps.append(f.tell(root, members, number))
         found = judged.judge(steps[-1], examine(steps[-1], root, members))
         assert number != 3 or found == ()
-    assert [step.number for step in judged.settle(steps) if step.verdicts] == [2, 3]
+    assert {verdict.step for verdicts in judged.settle().values() for verdict in verdicts} == {2, 3}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import DeviceTime
+from verl_otel.analysis.model import DeviceTime, sum_causes
 
 NOTABLE: Final = 0.1
 """Share of its GPU time that a side waits for the other, and by which it waits more than the other, before it is called held."""
@@ -90,9 +90,6 @@ def _advise_short(sides: Balance) -> str:
 
 
 def _share(devices: Iterable[DeviceTime], causes: Iterable[str]) -> float:
-    spent: dict[str, int] = {}
-    for device in devices:
-        for cause, nanoseconds in device.nanoseconds.items():
-            spent[cause] = spent.get(cause, 0) + nanoseconds
-    whole = sum(spent.values()) - spent.get("start_up", 0)
-    return sum(spent.get(cause, 0) for cause in causes) / whole if whole else 0.0
+    spent = sum_causes(devices)
+    whole = spent.total() - spent["start_up"]
+    return sum(spent[cause] for cause in causes) / whole if whole else 0.0

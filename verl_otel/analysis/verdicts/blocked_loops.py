@@ -364,19 +364,22 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
     )
 
 
-def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
-    """Return a step in which verdicts on processes that were paused meanwhile name the pause, with one verdict for each pause of a process.
+def name_pauses(
+    step: Step, verdicts: tuple[Verdict, ...], pauses: Mapping[str, Sequence[Blocking]]
+) -> tuple[Verdict, ...]:
+    """Return verdicts of which those on processes that were paused meanwhile name the pause, one for each pause of a process.
 
     A verdict on a phase or a rank compares a process with others; the pause is why it took longer. Of what a trajectory waited for,
     `drop_explained` has taken the pauses out.
 
     Args:
-        step: With its verdicts.
+        step: The step.
+        verdicts: The verdicts on it.
         pauses: The intervals in which processes were paused during the step, by process.
     """
-    if not pauses or not step.verdicts:
-        return step
-    named = [_name_pause(step, verdict, pauses) for verdict in step.verdicts]
+    if not pauses or not verdicts:
+        return verdicts
+    named = [_name_pause(step, verdict, pauses) for verdict in verdicts]
     kept: list[Verdict] = []
     seen: set[tuple[str, str]] = set()
     for verdict in sorted(named, key=lambda verdict: -verdict.saved):
@@ -385,7 +388,7 @@ def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
             kept.append(verdict)
         if verdict.kind == _PAUSED:
             seen.add(key)
-    return step._replace(verdicts=tuple(kept))
+    return tuple(kept)
 
 
 def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
@@ -430,15 +433,16 @@ def _has_waited(member: Trajectory, blockings: Sequence[Blocking]) -> bool:
     )
 
 
-def drop_explained(step: Step, blocked: Blocked) -> Step:
-    """Return a step whose other verdicts are about what no blocked loop and no pause explains; small rests are dropped.
+def drop_explained(step: Step, verdicts: tuple[Verdict, ...], blocked: Blocked) -> tuple[Verdict, ...]:
+    """Return verdicts on a step about what no blocked loop and no pause explains; small rests are dropped.
 
     Args:
-        step: With its other verdicts.
+        step: The step.
+        verdicts: Its other verdicts.
         blocked: The verdicts on blocked loops and paused processes.
     """
     if not blocked.verdicts:
-        return step
+        return verdicts
     paused = {verdict.instance: verdict.seconds for verdict in blocked.verdicts if verdict.kind == _PAUSED}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
@@ -450,11 +454,11 @@ def drop_explained(step: Step, blocked: Blocked) -> Step:
         return blocked.covered.get((verdict.cause, verdict.cause_name), 0.0)
 
     kept = []
-    for verdict in step.verdicts:
+    for verdict in verdicts:
         explained = explain(verdict)
         rest = verdict.seconds - explained
         if not explained:
             kept.append(verdict)
         elif rest >= least:
             kept.append(verdict._replace(seconds=rest, saved=min(rest, verdict.saved)))
-    return step._replace(verdicts=tuple(kept))
+    return tuple(kept)

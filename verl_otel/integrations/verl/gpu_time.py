@@ -304,7 +304,7 @@ def _judge_balance(spent: Spent, pool: GpuPool) -> balance.Balance | None:
         ("rollout", pool.generates, spent.rollouts),
     )
     return balance.judge(
-        DeviceTime(lane, {cause: round(seconds * 1e9) for cause, seconds in causes.items()}, gpus, lane)
+        DeviceTime(lane, {cause: round(seconds * 1e9 / gpus) for cause, seconds in causes.items()}, gpus, lane)
         for lane, gpus, causes in lanes
         if gpus
     )
