@@ -240,8 +240,8 @@ SETTINGS: Final = (
         "Name or address at which others reach `/metrics`, set separately on each node. The default is the bound address, or "
         "the address of the node if all addresses are bound (`0.0.0.0`)."),
     Setting("keep_prometheus_yml", "VERL_OTEL_KEEP_PROMETHEUS_YML", make_choice_parser("merge", "keep", "verl"), "merge",
-        "What happens to `prometheus.yml` with `rollout.prometheus.enable`. `merge`: one marked job that discovers the engines is added to it, "
-        "and Prometheus is reloaded; `keep`: it is not changed; `verl`: verl overwrites it on every node."),
+        "What happens to `prometheus.yml` with `rollout.prometheus.enable`. `merge`: a line is added to it that names a file "
+        "with a job for the engines, and Prometheus is reloaded; `keep`: it is not changed; `verl`: verl overwrites it on every node."),
     Setting("capture_content", "VERL_OTEL_CAPTURE_CONTENT", parse_flag, "0",
         "Record exception messages, messages of logs, the last lines of the log of a process that hangs or has died, and content in your own "
         "OpenTelemetry spans. Off by default, because they may contain prompts or answers."),

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.prometheus_server import FakePrometheus
 from verl_otel.cli import main
-from verl_otel.session import prometheus_block
+from verl_otel.session import prometheus_file
 
 TEXT = "scrape_configs:\n- job_name: mine\n"
 
@@ -44,7 +44,7 @@ def test_add_and_remove(call, file, server, tmp_path):
     """The source is the folder of the targets files; removing it gives the file back."""
     code, output = call("add", reload=server.url)
     assert (code, output) == (0, f"{file} has the job verl-otel; the Prometheus at {server.url} has loaded it\n")
-    assert prometheus_block.read_sources(file.read_text()) == [f"{tmp_path}/runs/targets/*.json"]
+    assert prometheus_file.read_sources(file) == [f"{tmp_path}/runs/targets/*.json"]
     assert call("add", reload=server.url)[0] == 0
     assert server.reloads == 1
     assert call("remove", reload=server.url)[0] == 0

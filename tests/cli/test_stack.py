@@ -20,7 +20,7 @@ from verl_otel.cli import serving, stack, stack_components
 from verl_otel.cli.stack_components import Plan
 from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles, rules_file
-from verl_otel.session.prometheus_block import make_pattern
+from verl_otel.session.prometheus_job import make_pattern
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import yaml
+
 
 class FakePrometheus:
     """Reads a file when a reload is requested.
@@ -15,18 +17,18 @@ class FakePrometheus:
         reload: Status and text of every answer to a reload.
         refuses: A word that the file must not contain.
         other: Whether it reads another file.
-        config: Whether it shows its configuration.
+        pools: Whether it lists its jobs.
     """
 
-    def __init__(self, path, *, reload=None, refuses=None, other=False, config=True):
-        self.path, self.answer, self.refuses, self.other, self.config = path, reload, refuses, other, config
-        self.loaded, self.reloads = path.read_text(), 0
+    def __init__(self, path, *, reload=None, refuses=None, other=False, pools=True):
+        self.path, self.answer, self.refuses, self.other, self.pools = path, reload, refuses, other, pools
+        self.loaded, self.jobs, self.reloads = path.read_text(), [], 0
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):
-                if self.path == "/api/v1/status/config" and outer.config:
-                    self._send(200, json.dumps({"status": "success", "data": {"yaml": outer.loaded}}))
+                if self.path == "/api/v1/scrape_pools" and outer.pools:
+                    self._send(200, json.dumps({"status": "success", "data": {"scrapePools": outer.jobs}}))
                 else:
                     self._send(200 if self.path == "/-/healthy" else 404, "")
 
@@ -56,6 +58,11 @@ class FakePrometheus:
             return 500, "failed to reload config: invalid job"
         if not self.other:
             self.loaded = text
+            files = [self.path.with_name(name) for name in yaml.safe_load(text).get("scrape_config_files", ())]
+            found = [
+                job for file in files if file.exists() for job in yaml.safe_load(file.read_text())["scrape_configs"]
+            ]
+            self.jobs = [job["job_name"] for job in found]
         return 200, ""
 
     def close(self):

@@ -1,16 +1,15 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A user's ``prometheus.yml`` is replaced atomically, with a backup, or stays as it was with one line that says why."""
+"""A user's ``prometheus.yml`` gets a line and a file beside it, or stays as it was with one line that says why."""
 
 import json
 import os
-import stat
 import threading
 
 import pytest
 
 from tests.fakes.prometheus_server import FakePrometheus
-from verl_otel.session import prometheus_block, prometheus_file
+from verl_otel.session import prometheus_file, prometheus_job
 
 TEXT = "scrape_configs:\n  # mine\n  - job_name: mine\n"
 SOURCE = "/runs/targets/*.json"
@@ -43,29 +42,41 @@ def names(file):
     return sorted(each.name for each in file.parent.iterdir())
 
 
-def test_the_job_is_added_with_a_backup_and_removed(file):
-    """The copy beside the file is the file without the job; both are gone after the removal, and the file is the original."""
-    file.chmod(0o640)
+JOB_FILE = "prometheus.verl-otel.yml"
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o664])
+def test_the_job_is_added_and_removed(file, mode):
+    """The file keeps owner, group, mode and links, and is the original after the removal; the job beside it can be read by any Prometheus."""
+    file.chmod(mode)
+    os.link(file, file.with_name("other"))
+    before = file.stat()
     outcome = prometheus_file.add_job(file, [SOURCE])
     assert outcome.state == "changed"
-    assert prometheus_block.read_sources(file.read_text()) == [SOURCE]
-    assert file.stat().st_mode & 0o777 == 0o640
-    assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
-    assert (file.parent / "prometheus.yml.before-verl-otel").read_text() == TEXT
+    assert prometheus_file.read_sources(file) == [SOURCE]
+    assert file.read_text().startswith(TEXT)
+    assert names(file) == ["other", JOB_FILE, "prometheus.yml"]
+    assert (file.parent / JOB_FILE).stat().st_mode & 0o777 == 0o644
     assert prometheus_file.add_job(file, [SOURCE]).state == "same"
     assert prometheus_file.remove_job(file, [SOURCE]).state == "changed"
     assert file.read_text() == TEXT
-    assert names(file) == ["prometheus.yml"]
+    assert file.stat()[:6] == before[:6]  # mode, inode, device, links, owner and group
+    assert names(file) == ["other", "prometheus.yml"]
     assert prometheus_file.remove_job(file).text.endswith("is unchanged")
 
 
-def test_a_backup_that_differs_is_kept(file):
-    """A user who has edited the file meanwhile keeps the copy of the file before."""
+def test_what_the_user_adds_below_the_line_stays(file):
     prometheus_file.add_job(file, [SOURCE])
-    file.write_text(file.read_text() + "  - job_name: new\n")
+    file.write_text(file.read_text() + "global: {}\n")
     prometheus_file.remove_job(file)
-    assert file.read_text() == TEXT + "  - job_name: new\n"
-    assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
+    assert file.read_text() == TEXT + "global: {}\n"
+
+
+def test_a_job_of_the_user_that_has_the_source_is_enough(file):
+    """A job that was added by hand is not scraped twice."""
+    file.write_text(f'scrape_configs:\n- job_name: verl\n  file_sd_configs: [{{files: ["{SOURCE}"]}}]\n')
+    outcome = prometheus_file.add_job(file, [SOURCE])
+    assert (outcome.state, outcome.text) == ("same", f"{file} is unchanged")
 
 
 def test_a_link_stays_a_link(file, tmp_path):
@@ -74,7 +85,7 @@ def test_a_link_stays_a_link(file, tmp_path):
     link.symlink_to(file)
     assert prometheus_file.add_job(link, [SOURCE]).state == "changed"
     assert link.is_symlink()
-    assert prometheus_block.read_sources(file.read_text()) == [SOURCE]
+    assert prometheus_file.read_sources(file) == [SOURCE]
 
 
 def no_yaml(file):
@@ -83,10 +94,6 @@ def no_yaml(file):
 
 def no_text(file):
     file.write_bytes(b"global: \xff\xfe")
-
-
-def hard_link(file):
-    os.link(file, file.with_name("other"))
 
 
 def too_large(file):
@@ -112,7 +119,6 @@ def missing(file):
     [
         (no_yaml, "not YAML"),
         (no_text, "not UTF-8"),
-        (hard_link, "another name"),
         (too_large, "more than"),
         (folder, "not a regular file"),
         (fifo, "not a regular file"),
@@ -134,69 +140,42 @@ def test_what_cannot_be_changed_stays(file, break_it, why):
 
 def test_a_change_by_another_program_is_not_lost(file, monkeypatch):
     """An editor that saves between our reading and our writing wins."""
-    edit = prometheus_block.add_sources
+    edit = prometheus_job.add_line
 
-    def late(text, sources):
+    def late(text, name):
         file.write_text(TEXT + "  - job_name: late\n")
-        return edit(text, sources)
+        return edit(text, name)
 
-    monkeypatch.setattr(prometheus_block, "add_sources", late)
+    monkeypatch.setattr(prometheus_job, "add_line", late)
     assert "has just changed it" in prometheus_file.add_job(file, [SOURCE]).text
     assert file.read_text() == TEXT + "  - job_name: late\n"
-
-
-def test_a_full_disk_leaves_the_file(file, monkeypatch):
-    """The file is as before, and no part of a new one is left."""
-
-    def fail(_handle):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    assert "no space left" in prometheus_file.add_job(file, [SOURCE]).text
-    assert file.read_text() == TEXT
     assert names(file) == ["prometheus.yml"]
 
 
-def refuse(*_):
-    raise PermissionError(1, "Operation not permitted")
+def test_a_full_disk_leaves_the_file(file, monkeypatch):
+    """The disk takes a part of the line: the old content is back, and no file is left."""
+    write = prometheus_file._write_from
 
-
-def test_a_file_of_another_user_keeps_owner_group_and_mode(file, monkeypatch):
-    """A user who may write the file, but not give a new one to its owner, writes into it; the copy with the user's secrets is private."""
-    file.chmod(0o664)
-    before = file.stat()
-    monkeypatch.setattr(os, "fchown", refuse)
-    assert prometheus_file.add_job(file, [SOURCE]).state == "changed"
-    assert file.stat()[:6] == before[:6]  # mode, inode, device, links, owner and group
-    assert stat.S_IMODE((file.parent / "prometheus.yml.before-verl-otel").stat().st_mode) == 0o600
-    assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
-    prometheus_file.remove_job(file)
-    assert file.read_text() == TEXT
-    assert file.stat()[:6] == before[:6]
-
-
-def test_a_write_into_a_file_that_fails_is_undone(file, monkeypatch):
-    """The disk becomes full while the file of another user is written: the old content is back."""
-    write, calls = type(file).write_bytes, []
-
-    def fail(path, data):
-        calls.append(data)
-        write(path, data[:10] if len(calls) == 1 else data)
-        if len(calls) == 1:
+    def fail(handle, offset, content):
+        if content.decode() == TEXT:
+            write(handle, offset, content)
+        else:
+            handle.seek(offset)
+            handle.write(content[offset : offset + 9])
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fchown", refuse)
-    monkeypatch.setattr(type(file), "write_bytes", fail)
+    monkeypatch.setattr(prometheus_file, "_write_from", fail)
     assert "no space left" in prometheus_file.add_job(file, [SOURCE]).text
     assert file.read_text() == TEXT
+    assert names(file) == ["prometheus.yml"]
 
 
 OTHER_USER = """
 import json, os, sys
 from pathlib import Path
 from verl_otel.session import prometheus_file
-from verl_otel.session.prometheus_file import prometheus_block
-prometheus_block.add_sources("global: {}", ["/a"])  # modules that another user may not read are loaded here
+from verl_otel.session.prometheus_file import prometheus_job
+prometheus_job.add_line("global: {}", "a")  # modules that another user may not read are loaded here
 prometheus_file.describe_reader(Path("/"), Path("/"), [])
 folder, other = Path(sys.argv[1]), 65534
 os.setgroups([]); os.setgid(other); os.setuid(other)
@@ -224,7 +203,7 @@ def test_another_user_changes_what_may_be_changed(clean_python, public_path):
         assert (base / name / "prometheus.yml").read_text() == TEXT
         assert names(base / name / "prometheus.yml") == ["prometheus.yml"]
     changed = base / "group" / "prometheus.yml"
-    assert prometheus_block.read_sources(changed.read_text()) == ["/r/*.json"]
+    assert prometheus_file.read_sources(changed) == ["/r/*.json"]
     assert (changed.stat().st_uid, changed.stat().st_gid, changed.stat().st_mode & 0o777) == (0, OTHER, 0o664)
 
 
@@ -271,7 +250,7 @@ def test_runs_that_start_together_share_the_job(file):
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sorted(prometheus_block.read_sources(file.read_text())) == sorted(set(sources))
+    assert sorted(prometheus_file.read_sources(file)) == sorted(set(sources))
     prometheus_file.remove_job(file)
     assert file.read_text() == TEXT
 
@@ -298,18 +277,19 @@ def test_prometheus_loads_it(file, start):
         ({"other": True}, "other file", "reads another file"),
     ],
 )
-def test_what_prometheus_does_not_do_is_reported(file, start, faults, state, words):
+def test_what_prometheus_does_not_do_is_reported(file, start, monkeypatch, faults, state, words):
     """The job is in the file, and the line says what is missing."""
+    monkeypatch.setattr(prometheus_file, "SETTLE_SECONDS", 0.0)
     outcome = prometheus_file.add_job(file, [SOURCE], [start(file, **faults).url])
     assert (outcome.state, outcome.answer.state) == ("changed", state)
     assert words in outcome.text
     assert "\n" not in outcome.text
-    assert prometheus_block.read_sources(file.read_text()) == [SOURCE]
+    assert prometheus_file.read_sources(file) == [SOURCE]
 
 
 def test_without_an_api_the_reload_counts(file, start):
-    """Another program with the same reload, which does not show its configuration."""
-    assert prometheus_file.add_job(file, [SOURCE], [start(file, config=False).url]).answer.state == "loaded"
+    """Another program with the same reload, which does not list its jobs."""
+    assert prometheus_file.add_job(file, [SOURCE], [start(file, pools=False).url]).answer.state == "loaded"
 
 
 def test_what_prometheus_refuses_is_undone(file, start):

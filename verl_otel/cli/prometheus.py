@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add the targets of trainings to the prometheus.yml of your own Prometheus, or remove them.
 
-`add` writes one marked job with service discovery into the file and has Prometheus load it. All other lines, comments and their order stay as they
-are, and a copy of the file is kept beside it (.before-verl-otel). Adding twice changes nothing. `remove` deletes the job. If Prometheus refuses the
-new file, the old one is put back. By default the job reads the targets files of this machine's run directory; with --http-sd it asks
-`verl-otel discover --serve`, which lists the targets of all nodes.
+`add` writes one job with service discovery into a file beside it (prometheus.verl-otel.yml), appends one line that names this file, and has Prometheus
+(2.43 or newer) load it. All other lines stay as they are. Adding twice changes nothing. `remove` deletes both. If Prometheus refuses the new files, the
+old ones are put back. By default the job reads the targets files of this machine's run directory; with --http-sd it asks `verl-otel discover --serve`,
+which lists the targets of all nodes.
 
 Exit code: 0 done, or nothing was to be done, 1 the file has been changed but Prometheus has not loaded it, 2 the file stays as it was.
 
@@ -26,7 +26,7 @@ from verl_otel import config
 from verl_otel._internal.printable import show_lines
 from verl_otel.cli import options
 from verl_otel.errors import VerlOtelError
-from verl_otel.session import prometheus_block, prometheus_file, prometheus_targets
+from verl_otel.session import prometheus_file, prometheus_job, prometheus_targets
 
 FILE: Final = "/tmp/ray/session_latest/metrics/prometheus/prometheus.yml"  # noqa: S108 - Ray's place
 """The file of Ray, which is the default of ``rollout.prometheus.file``, too."""
@@ -51,9 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Change the file. Returns 1 when Prometheus has not loaded it, 2 when it was not changed."""
     folder = config.read("run_dir", arguments.run_dir)
-    source = arguments.http_sd or prometheus_block.make_pattern(folder / prometheus_targets.TARGETS_FOLDER)
+    source = arguments.http_sd or prometheus_job.make_pattern(folder / prometheus_targets.TARGETS_FOLDER)
     for option, url in (("--reload", arguments.reload), ("--http-sd", arguments.http_sd)):
-        if url and url != "none" and not prometheus_block.is_url(url):
+        if url and url != "none" and not prometheus_job.is_url(url):
             raise VerlOtelError(f"{option} {url}: give a URL that begins with http:// or https://")
     if not arguments.file.exists():
         raise VerlOtelError(

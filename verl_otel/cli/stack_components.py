@@ -27,7 +27,7 @@ from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import show_address
 from verl_otel.health import profiles, rules_file
 from verl_otel.health.profiles import Profile
-from verl_otel.session.prometheus_block import make_pattern
+from verl_otel.session.prometheus_job import make_pattern
 
 MEMORY_MIB: Final = 1024
 """Memory limit of the Collector in MiB (`OTELCOL_MEMORY_MIB`); Go's own limit is four fifths of it."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Merges the job of verl-otel into a user's ``prometheus.yml``: under a lock, atomically, with a backup, and undone if Prometheus refuses it.
+"""Adds the job of verl-otel to a user's ``prometheus.yml``: a file beside it, and one line that names this file.
 
-Owner, group and mode stay. A user who may write a file, but may not give another one that owner, writes into it: this is not atomic.
-Nothing is created: a file that does not exist is read by no Prometheus. Whatever cannot be done is one line, and the file stays as it was.
+Both are written under a lock, and put back if Prometheus refuses them. Without a ``prometheus.yml`` nothing is created: no Prometheus would read it.
+Whatever cannot be done is one line for the user, and the file stays as it was.
 """
 
 from __future__ import annotations
@@ -11,23 +11,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
-import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from io import RawIOBase
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from verl_otel._internal import safe_files
-from verl_otel.session import prometheus_block
-from verl_otel.session.prometheus_block import NotEditableError
+from verl_otel.session import prometheus_job
+from verl_otel.session.prometheus_job import NotEditableError
 from verl_otel.system import procfs
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for the connection, and for each part of the answer."""
 MAX_ANSWER: Final = 16 << 20
+MAX_BYTES: Final = 1 << 20
+"""Largest file that is edited, in bytes."""
+LOCK_SECONDS: Final = 30.0
+SETTLE_SECONDS: Final = 10.0
+"""Seconds until a Prometheus that has read its configuration has the job: it takes up jobs every 5 seconds."""
+_POLL_SECONDS: Final = 0.25
+_SUFFIX: Final = ".verl-otel.yml"
+_MODE: Final = 0o644
+"""Mode of the file with the job: it has no secrets, and Prometheus may be another user."""
 _MAX_REASON: Final = 300
 _CLOSED: Final = (
     "; but the user {user}, to whom this Prometheus belongs, may not read the targets in {folder}: give both users a group by "
@@ -47,26 +56,23 @@ class Answer(NamedTuple):
     """One line for the user."""
 
 
-def load(urls: Sequence[str], sources: Sequence[str], *, present: bool = True, always: bool = False) -> Answer:
-    """Have a Prometheus read its configuration unless it has it already, and check the result.
+def load(urls: Sequence[str], before: str, after: str) -> Answer:
+    """Have a Prometheus read its configuration if the job has changed or is not what it has, and check the result.
 
     Args:
         urls: Its possible addresses, such as ``http://127.0.0.1:9090``: the first one that answers is used.
-        sources: Sources of the job of verl-otel; see `prometheus_block.add_sources`.
-        present: Whether they are expected in its configuration, or expected to be gone.
-        always: Have it read its configuration also if it has it.
+        before: The file with the job as it was; empty without a job.
+        after: The file with the job as it is now.
     """
     bases = (url.rstrip("/") for url in urls)
     url = next((base for base in bases if _ask(f"{base}/-/healthy")[0] is not None), None)
     if url is None:
         return Answer("silent", f"no Prometheus answers at {' or '.join(urls)}; it reads the file when it starts")
-    loaded = Answer("loaded", f"the Prometheus at {url} has loaded it")
-    if not always and _has(url, sources, present=present):
-        return loaded
-    problem = _reload(url)
-    if problem is None and _has(url, sources, present=present) is False:
-        problem = Answer("other file", f"the Prometheus at {url} was reloaded, but reads another file")
-    return problem or loaded
+    name, problem = prometheus_job.read_name(after or before), None
+    present = bool(after)
+    if after != before or _has_job(url, name) is None or _wait_for_job(url, name, present=present):
+        problem = _reload(url) or _wait_for_job(url, name, present=present)
+    return problem or Answer("loaded", f"the Prometheus at {url} has loaded it")
 
 
 def describe_reader(file: Path, folder: Path, urls: Sequence[str]) -> str:
@@ -107,16 +113,24 @@ def _reload(url: str) -> Answer | None:
     return Answer("error", f"{url}/-/reload answers {state or 'nothing'} {reason}".rstrip())
 
 
-def _has(url: str, sources: Sequence[str], *, present: bool) -> bool | None:
-    """Return whether the sources are in the configuration of a Prometheus, or are not in it; None if it does not show its configuration."""
-    state, body = _ask(f"{url}/api/v1/status/config")
+def _wait_for_job(url: str, name: str, *, present: bool) -> Answer | None:
+    """Wait until a Prometheus has a job, or has it no longer; return why it does not."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while _has_job(url, name) is (not present):
+        if time.monotonic() >= deadline:
+            return Answer("other file", f"the Prometheus at {url} was reloaded, but reads another file")
+        time.sleep(_POLL_SECONDS)
+    return None
+
+
+def _has_job(url: str, name: str) -> bool | None:
+    """Return whether a Prometheus has a job; None if it does not list its jobs."""
+    state, body = _ask(f"{url}/api/v1/scrape_pools")
     try:
-        text = str(safe_files.parse_json(body)["data"]["yaml"]) if state == _OK else None
+        names = safe_files.parse_json(body)["data"]["scrapePools"] if state == _OK else None
     except safe_files.READ_ERRORS:
-        text = None
-    if text is None:
-        return None
-    return all((source in text) is present for source in sources)
+        names = None
+    return name in names if isinstance(names, list) else None
 
 
 def lists_run(url: str, run_id: str) -> bool | None:
@@ -142,13 +156,6 @@ def _ask(url: str, method: str = "GET") -> tuple[int | None, bytes]:
         return None, b""
 
 
-MAX_BYTES: Final = 1 << 20
-"""Largest file that is edited, in bytes."""
-BACKUP: Final = ".before-verl-otel"
-"""Suffix of the copy of the file as it was without the job."""
-LOCK_SECONDS: Final = 5.0
-
-
 class Outcome(NamedTuple):
     """What was done to a file."""
 
@@ -160,58 +167,73 @@ class Outcome(NamedTuple):
     """What Prometheus did; None if it was not asked."""
 
 
+class _Texts(NamedTuple):
+    """The content of both files."""
+
+    settings: str
+    job: str
+    """Empty without a job."""
+
+
 def add_job(path: Path, sources: Sequence[str], urls: Sequence[str] = ()) -> Outcome:
-    """Add the job of verl-otel to a file, and have Prometheus load it.
+    """Add the job of verl-otel beside a ``prometheus.yml``, and have Prometheus load it.
 
     Args:
         path: The ``prometheus.yml``.
         sources: Patterns of ``file_sd`` files, and URLs of HTTP service discovery.
         urls: Possible addresses of the Prometheus that reads the file; empty: none is asked.
     """
-    return _edit(path, lambda text: prometheus_block.add_sources(text, sources), sources, urls)
+    return _edit(path, lambda existing: [*existing, *(each for each in sources if each not in existing)], urls)
 
 
 def remove_job(path: Path, sources: Sequence[str] | None = None, urls: Sequence[str] = ()) -> Outcome:
-    """Remove sources from the job of verl-otel in a file, by default all; without sources the job is removed. See `add`."""
-    try:
-        present = prometheus_block.read_sources(_read(path.resolve()))
-    except (OSError, ValueError, NotEditableError):
-        present = []  # `_edit` reports the reason
-    gone = present if sources is None else [source for source in present if source in sources]
-    return _edit(path, lambda text: prometheus_block.remove_sources(text, sources), gone, urls, adds=False)
+    """Remove sources from the job of verl-otel, by default all; without sources the job is removed. See `add_job`."""
+    return _edit(path, lambda existing: [each for each in existing if sources and each not in sources], urls)
 
 
-def _edit(
-    path: Path, edit: Callable[[str], str], sources: Sequence[str], urls: Sequence[str], *, adds: bool = True
-) -> Outcome:
+def read_sources(path: Path) -> list[str]:
+    """Return the sources of the job beside a ``prometheus.yml``; empty without a job."""
+    return prometheus_job.read_sources(_read_job(path.resolve()))
+
+
+def _edit(path: Path, change: Callable[[list[str]], list[str]], urls: Sequence[str]) -> Outcome:
     try:
         real = path.resolve(strict=True)
         with _lock(real.parent):
-            before = _read(real)
-            after = edit(before)
+            before = _Texts(_read(real), _read_job(real))
+            old = prometheus_job.read_sources(before.job)
+            after = _change(before, change(old), _find_job_file(real).name)
             if after != before:
-                _check_access(real)
-                _back_up(real, before, after)
-                _replace(real, before, after)
-            answer = load(urls, sources, present=adds) if urls and sources else None
+                _replace_both(real, before, after)
+            answer = load(urls, before.job, after.job) if urls and (before.job or after.job) else None
             if answer is not None and answer.state == "refused" and after != before:
-                _replace(real, after, before)
-                load(urls, sources, present=not adds, always=True)
+                _replace_both(real, after, before)
+                load(urls, after.job, before.job)
                 return Outcome("refused", f"{path} stays as it is: {answer.text}", answer)
     except (OSError, ValueError, NotEditableError) as error:
         return Outcome("refused", f"{path} stays as it is: {_describe(error)}")
     rest = f"; {answer.text}" if answer is not None else ""
-    return Outcome("same" if after == before else "changed", f"{path} {_describe_change(before, after)}{rest}", answer)
+    text = f"{path} {_describe_change(old, prometheus_job.read_sources(after.job))}{rest}"
+    return Outcome("same" if after == before else "changed", text, answer)
 
 
-def _describe_change(before: str, after: str) -> str:
-    old, new = prometheus_block.read_sources(before), prometheus_block.read_sources(after)
+def _change(before: _Texts, sources: Sequence[str], name: str) -> _Texts:
+    """Return the files with a job that has these sources. Raises `NotEditableError`."""
+    if not sources:
+        return _Texts(prometheus_job.remove_line(before.settings), "")
+    used = prometheus_job.list_texts(before.settings)
+    if used.issuperset(sources):  # in a job that was added by hand: nothing is scraped twice
+        return before
+    return _Texts(prometheus_job.add_line(before.settings, name), prometheus_job.make_job(sources, used))
+
+
+def _describe_change(old: Sequence[str], new: Sequence[str]) -> str:
     if not old and not new:
         return "is unchanged"
     if not new:
-        return f"has no longer the job {prometheus_block.JOB}"
+        return f"has no longer the job {prometheus_job.JOB}"
     rest = f", which still discovers {', '.join(new)}" if len(new) < len(old) else ""
-    return f"has the job {prometheus_block.JOB}{' already' if old == new else ''}{rest}"
+    return f"has the job {prometheus_job.JOB}{' already' if old == new else ''}{rest}"
 
 
 def _describe(error: Exception) -> str:
@@ -222,6 +244,18 @@ def _describe(error: Exception) -> str:
 
 def _read(path: Path) -> str:
     return safe_files.read_bytes(path, MAX_BYTES).decode("utf-8")
+
+
+def _find_job_file(path: Path) -> Path:
+    """Return the file with the job that belongs to a ``prometheus.yml``."""
+    return path.with_name(f"{path.stem}{_SUFFIX}")
+
+
+def _read_job(path: Path) -> str:
+    try:
+        return _read(_find_job_file(path))
+    except FileNotFoundError:
+        return ""
 
 
 @contextlib.contextmanager
@@ -240,83 +274,48 @@ def _lock(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _back_up(path: Path, before: str, after: str) -> None:
-    """Keep the file without the job beside it, and delete this copy when the file has become equal to it."""
-    backup = path.with_name(path.name + BACKUP)
-    original = prometheus_block.remove_block(before)
-    if prometheus_block.read_sources(after):
-        if not prometheus_block.read_sources(before):
-            _write(backup, original, path.stat(), private=True)
-    else:
-        with contextlib.suppress(OSError, ValueError):
-            if _read(backup) == after:
-                backup.unlink()
-
-
-def _replace(path: Path, before: str, after: str) -> None:
-    """Replace the content of a file that was not changed since it was read. Raises `OSError`, also if it was changed."""
-    if _read(path) != before:
-        raise OSError(errno.EBUSY, "another program has just changed it", str(path))
-    if not _write(path, after, path.stat()):
-        _overwrite(path, before, after)
-
-
-def _check_access(path: Path) -> None:
-    """Check that a file may be replaced. Raises `OSError`."""
+def _replace_both(path: Path, before: _Texts, after: _Texts) -> None:
+    """Write the file with the job and the line that names it, or neither. Raises `OSError`."""
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "you may not write it", str(path))
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(errno.EACCES, "you may not write its folder", str(path.parent))
-    if path.stat().st_nlink > 1:
-        raise OSError(errno.EMLINK, "it is a hard link to a file that has another name", str(path))
-
-
-def _write(path: Path, text: str, like: os.stat_result, *, private: bool = False) -> bool:
-    """Write a file atomically, with owner, group and mode of another one.
-
-    Args:
-        path: The file.
-        text: Its new content.
-        like: The other file.
-        private: Whether the file is written for this user alone if the user may not give it that owner and group.
-
-    Returns:
-        Whether it was written.
-
-    Raises:
-        OSError: It cannot be written.
-    """
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    _write_job(path, after.job)
     try:
-        with os.fdopen(handle, "wb") as file:
-            if not _adopt(handle, like) and not private:
-                Path(name).unlink()
-                return False
-            file.write(text.encode("utf-8"))
-            file.flush()
-            os.fsync(handle)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
-    return True
-
-
-def _adopt(handle: int, like: os.stat_result) -> bool:
-    """Give an open file owner, group and mode of another one. Returns False if this user may not: the file stays as it is."""
-    try:
-        os.fchown(handle, like.st_uid, like.st_gid)
-    except OSError:  # in a container the user may be unknown, on a file server root may not do it either
-        return False
-    os.fchmod(handle, stat.S_IMODE(like.st_mode))
-    return True
-
-
-def _overwrite(path: Path, before: str, after: str) -> None:
-    """Write into the file of another user, so that its owner and mode stay. Raises `OSError`."""
-    try:
-        path.write_bytes(after.encode("utf-8"))
+        _write_settings(path, before.settings.encode(), after.settings.encode())
     except OSError:
-        path.write_bytes(before.encode("utf-8"))
+        _write_job(path, before.job)
         raise
+
+
+def _write_job(path: Path, text: str) -> None:
+    """Write or delete the file with the job. Raises `OSError`."""
+    file = _find_job_file(path)
+    if not text:
+        file.unlink(missing_ok=True)
+        return
+    safe_files.write_atomically(file, text, private=False)
+    file.chmod(_MODE)
+
+
+def _write_settings(path: Path, before: bytes, after: bytes) -> None:
+    """Write what differs into the file, so that its owner, group, mode and links stay: a line at its end is one append. Raises `OSError`."""
+    if safe_files.read_bytes(path, MAX_BYTES) != before:
+        raise OSError(errno.EBUSY, "another program has just changed it", str(path))
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((at for at, (old, new) in pairs if old != new), min(len(before), len(after)))
+    with path.open("r+b", buffering=0) as file:
+        try:
+            _write_from(file, same, after)
+        except OSError:
+            _write_from(file, same, before)
+            raise
+
+
+def _write_from(file: RawIOBase, offset: int, content: bytes) -> None:
+    """Write the content of a file from an offset on, and cut off what follows it. Raises `OSError`."""
+    file.seek(offset)
+    rest = content[offset:]
+    if rest and file.write(rest) != len(rest):
+        raise OSError(errno.ENOSPC, "no space left on device")
+    file.truncate(len(content))

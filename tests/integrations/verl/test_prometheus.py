@@ -19,7 +19,7 @@ from verl_otel.cli import discover
 from verl_otel.cli.serving import HttpAuth
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import prometheus
-from verl_otel.session import prometheus_block, prometheus_targets
+from verl_otel.session import prometheus_file, prometheus_targets
 
 REPLICA = """
 class RolloutReplica:
@@ -290,8 +290,8 @@ def test_a_job_is_merged_into_prometheus_yml(start, utils, caller, tmp_path, log
     line = logged()
     assert "has the job verl-otel; no Prometheus answers" in line
     assert "\n" not in line
-    assert prometheus_block.read_sources(file.read_text()) == [f"{tmp_path}/targets/*.json"]
-    assert file.read_text().endswith("  - job_name: mine # mine\n")
+    assert prometheus_file.read_sources(file) == [f"{tmp_path}/targets/*.json"]
+    assert file.read_text().startswith("scrape_configs:\n  - job_name: mine # mine\n")
     assert set(entries(tmp_path)) == {"10.0.0.1:1", "10.0.0.2:2"}
     assert utils.utils.written == []
 
@@ -307,7 +307,7 @@ def test_the_prometheus_at_the_port_is_reloaded(start, utils, tmp_path, logged):
         utils.utils.update_prometheus_config(SimpleNamespace(file=str(file), port=port), ["10.0.0.1:1"], "vllm")
         assert f"has the job verl-otel; the Prometheus at {server.url} has loaded it" in logged()
         assert server.reloads == 1
-        assert prometheus_block.read_sources(server.loaded) == [f"{tmp_path}/targets/*.json"]
+        assert server.jobs == ["verl-otel"]
     finally:
         server.close()
 
@@ -464,7 +464,7 @@ def test_a_node_with_a_discovery_is_given_its_url(tmp_path, silent_port, discove
     line = prometheus.merge_here(str(file), silent_port, str(tmp_path), RUN)
     assert line.startswith(f"{file} has the job verl-otel")
     assert "not in" not in line
-    assert prometheus_block.read_sources(file.read_text()) == [url]
+    assert prometheus_file.read_sources(file) == [url]
 
 
 def test_a_discovery_of_another_cluster_is_not_used(tmp_path, silent_port, discovery):
@@ -473,7 +473,7 @@ def test_a_discovery_of_another_cluster_is_not_used(tmp_path, silent_port, disco
     file.write_text("scrape_configs: []\n")
     discovery([{"targets": ["a:1"], "labels": {"verl_run_id": "other"}}])
     assert "are not in" in prometheus.merge_here(str(file), silent_port, str(tmp_path), RUN)
-    assert prometheus_block.read_sources(file.read_text()) == [f"{tmp_path}/*.json"]
+    assert prometheus_file.read_sources(file) == [f"{tmp_path}/*.json"]
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -4,7 +4,7 @@
 
 An engine chooses its port at every launch, and a replica knows it when one of its ``init_*`` methods returns; this holds for rollout, reward
 and teacher replicas, and for classes of users. With ``rollout.prometheus.enable`` verl overwrites the user's ``prometheus.yml`` on every node.
-This hook prevents that: the engines are in the run's targets file, and a job that reads it is merged into ``prometheus.yml``.
+This hook prevents that: the engines are in the run's targets file, and a job that reads it is added to ``prometheus.yml``.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.resource import build_resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import current_session
-from verl_otel.session.prometheus_block import make_pattern
 from verl_otel.session.prometheus_file import add_job, describe_reader, lists_run
+from verl_otel.session.prometheus_job import make_pattern
 from verl_otel.session.prometheus_targets import TARGETS_FOLDER, add_targets, make_target, read_own_targets
 
 _OTHER_STARTS: Final = tuple(f"RolloutReplica.init_{kind}" for kind in ("hybrid", "hybrid_colocated", "colocated"))
@@ -159,7 +159,7 @@ def _wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
-# -- Merges one job into ``rollout.prometheus.file`` on every node that has this file, as verl does with its own, and reloads Prometheus --
+# -- Adds one job to ``rollout.prometheus.file`` on every node that has this file, as verl does with its own, and reloads Prometheus --
 # A thread does it: the start of a training does not wait for a disk, a node or a Prometheus. Nothing is done where there is no such file.
 
 NODE_SECONDS: Final = 30.0
