@@ -361,10 +361,10 @@ class Aggregator(msgspec.Struct, dict=True):
             )
             self.end_ns = max(self.end_ns, window.end_ns)
             if window.draft is not None:
-                between = self._between_steps.measure(
+                between, open_ns = self._between_steps.measure(
                     window.draft.step, window.roots, window.end_ns, judge=not window.is_last
                 )
-                step = complete(window.draft, window.end_ns, between, devices, needs_spread=self._needs_spread)
+                step = complete(window.draft, window.end_ns, between, open_ns, devices, needs_spread=self._needs_spread)
                 self.recent_steps.add(step, window.draft.members, window.roots, is_last=window.is_last)
                 self.steps.add(step)
 

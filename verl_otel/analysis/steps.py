@@ -128,6 +128,7 @@ def complete(
     judged: JudgedStep,
     next_ns: int,
     between: tuple[Segment, ...],
+    open_ns: int,
     devices: tuple[DeviceTime, ...],
     *,
     needs_spread: bool,
@@ -137,7 +138,8 @@ def complete(
     Args:
         judged: The step.
         next_ns: Start of the next step, or end of the run.
-        between: Critical path from its end until then.
+        between: Critical path from its end until then, or until a step that did not end.
+        open_ns: Start of that step; 0: there is none.
         devices: GPU time from its start until then.
         needs_spread: Whether equal scores of a group have no gradient.
     """
@@ -145,6 +147,7 @@ def complete(
         devices=devices,
         cost=find_cost(judged.step, judged.members, devices, needs_spread=needs_spread),
         next_ns=next_ns,
+        open_ns=open_ns,
         between_path=between,
         between_groups=critical_path.group(between),
     )

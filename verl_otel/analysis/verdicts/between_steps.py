@@ -93,8 +93,10 @@ class BetweenSteps(msgspec.Struct):
     _recent: list[_Recent] = []
     _final: dict[int, tuple[Verdict, ...]] = {}
 
-    def measure(self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool) -> tuple[Segment, ...]:
-        """Return the critical path from a step to the next one, or to one that has not ended; empty if nothing lies between them.
+    def measure(
+        self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool
+    ) -> tuple[tuple[Segment, ...], int]:
+        """Return the critical path from a step to the next one, or to one that has not ended, and when that one began (0: there is none).
 
         Args:
             step: The step.
@@ -105,15 +107,13 @@ class BetweenSteps(msgspec.Struct):
         own = next((root for root in roots if root.span.trace_id == step.trace_id and not root.span.parent_id), None)
         begin_ns = min(max(step.start_ns, step.end_ns), next_ns)
         if own is None or begin_ns >= next_ns:
-            return ()
+            return (), 0
         until_ns = _find_open_step(roots, own.process, begin_ns, next_ns)
-        if until_ns < next_ns:
-            step = step._replace(open_ns=until_ns)
         root = make_root(own, roots, begin_ns, until_ns)
         path = tuple(critical_path.walk(root, begin_ns, until_ns))
         if judge and not step.failed:
             self._add(step, tuple(part._replace(phase=KIND) for part in measure_phases(path, root) if part.kind))
-        return path
+        return path, until_ns if until_ns < next_ns else 0
 
     def _add(self, step: Step, parts: tuple[PhaseTime, ...]) -> None:
         for part in _sum_by_key(parts):
