@@ -127,9 +127,10 @@ def collect(bed, training):
     """Return what the files of a training say, and when its faults were reached."""
     reached = {line["plant"]: line["start"] for line in reversed(bed.bed("plant"))}
     plants = [reached.get(plant) for plant in training.plants]
-    try:
+    explained = None
+    with contextlib.suppress(StopIteration, FileNotFoundError):  # it has no folder
         explained = summary.explain([bed.folder])
-    except (StopIteration, FileNotFoundError):
+    if explained is None or not (explained.steps or explained.events):  # on a busy machine Ray may not start
         return {"state": "not started", "reached": plants, "steps": {}, "events": [], "lines": []}
     others = read_others(bed.out)
     lines = [_PLACE.sub("", line.strip()) for line in bed.report().splitlines() if _FAILURE.search(line)]
