@@ -44,6 +44,7 @@ CASES = {
     ("levers", "RUN"): (("levers",), PATHS + NAMES),
     ("explain", "--step"): (("explain", "r1", "--step"), ("77", *NUMBERS)),
     ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", "5-2", "77-78", *NUMBERS)),
+    ("explain", "--fail-if"): (("explain", "r1", "--fail-if"), ("", "hang", "\udcff")),
     ("compare", "A"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "B"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step<5%", "no row>+5%", "\udcff>+1%")),
