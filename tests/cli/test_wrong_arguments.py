@@ -250,6 +250,15 @@ def test_help_is_a_command(capsys, words):
     assert " ".join(["usage: verl-otel", *words[1:]]) in capsys.readouterr().out
 
 
+def test_prose_of_the_help_fits_the_terminal(call, monkeypatch):
+    """Examples stay as they are, to be copied."""
+    monkeypatch.setenv("COLUMNS", "70")
+    for name in COMMANDS:
+        lines = call(name, "--help").out.splitlines()
+        wide = [line for line in lines if len(line) > 70]
+        assert [line for line in wide if not line.startswith("  ")] == [], name
+
+
 @pytest.mark.parametrize("arguments", [("explain", "nope"), ("explain", "--nope"), ("runs", "--keep", "many")])
 def test_an_error_is_json_where_json_is_asked_for(runs, capsys, arguments):
     """An unknown run, option or value; standard error is empty."""
