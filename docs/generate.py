@@ -150,7 +150,7 @@ All commands of `verl-otel`, their arguments and exit codes. `verl-otel COMMAND 
 | exit code | meaning |
 |---|---|
 | 0 | It is done. |
-| 1 | There is a finding: nothing to show, something does not work, or a condition of `compare --fail-if` holds. |
+| 1 | There is a finding: nothing to show, something does not work, or what `--fail-if` of `compare` or `explain` names is so. |
 | 2 | Wrong usage, or a file, folder or port cannot be used; with `--json` as `{"error": "..."}` on standard output. |
 | 3 | `compare` could not judge a condition. |
 | 130 | Ctrl-C. |

@@ -4,6 +4,7 @@
 
 import importlib.util
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -408,6 +409,39 @@ def test_a_step_that_is_open_is_no_time_between_steps(call, tmp_path):
     assert sum(part["seconds"] for part in step["between_summed"]) == 1.0
     assert json.loads(call("report", "--json", folder).out)["steps"][0]["between"] == 1.0
     assert call("report", folder).out.split("between\n")[1].splitlines()[0].split()[-1] == "1.00"
+
+
+@pytest.mark.parametrize("finding", ["crash", "stall", "failed", "slow", "learning"])
+def test_a_finding_can_end_a_pipeline(call, story, finding):
+    """By the exit code, and only what was asked for; `any` stands for all of them."""
+    trainer = story.process()
+    story.manifest()
+    for number in range(1, 9):
+        length = 9 if finding == "slow" and number == 5 else 2
+        error = {"error__type": "ValueError"} if finding == "failed" and number == 8 else {}
+        stories.step(
+            trainer,
+            number,
+            10 * number,
+            10 * number + length,
+            [("update_actor", 10 * number, 10 * number + length)],
+            **error,
+        )
+        trainer.scalar("verl.training.step", 10 * number + length, number)
+        trainer.scalar(
+            "verl.actor.grad_norm", 10 * number + length, math.nan if finding == "learning" and number == 8 else 1.0
+        )
+    folder = story.write()
+    if finding in ("crash", "stall"):
+        event = {"kind": finding, "time_ns": stories.at(30), "text": "it happened"}
+        (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    codes = {
+        kind: call("explain", folder, "--fail-if", kind).code
+        for kind in ("crash", "stall", "failed", "slow", "learning", "any")
+    }
+    assert {kind for kind, code in codes.items() if code} == {finding, "any"}
+    assert set(codes.values()) == {0, 1}
+    assert call("explain", folder).code == 0
 
 
 @given(st.integers(0, 200), st.text(max_size=3000))

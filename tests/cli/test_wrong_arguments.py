@@ -44,6 +44,7 @@ CASES = {
     ("levers", "RUN"): (("levers",), PATHS + NAMES),
     ("explain", "--step"): (("explain", "r1", "--step"), ("77", *NUMBERS)),
     ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", "5-2", "77-78", *NUMBERS)),
+    ("explain", "--fail-if"): (("explain", "r1", "--fail-if"), ("", "hang", "\udcff")),
     ("compare", "A"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "B"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step<5%", "no row>+5%", "\udcff>+1%")),
@@ -247,6 +248,15 @@ def test_help_is_a_command(capsys, words):
         main(words)
     assert ended.value.code == 0
     assert " ".join(["usage: verl-otel", *words[1:]]) in capsys.readouterr().out
+
+
+def test_prose_of_the_help_fits_the_terminal(call, monkeypatch):
+    """Examples stay as they are, to be copied."""
+    monkeypatch.setenv("COLUMNS", "70")
+    for name in COMMANDS:
+        lines = call(name, "--help").out.splitlines()
+        wide = [line for line in lines if len(line) > 70]
+        assert [line for line in wide if not line.startswith("  ")] == [], name
 
 
 @pytest.mark.parametrize("arguments", [("explain", "nope"), ("explain", "--nope"), ("runs", "--keep", "many")])

@@ -19,15 +19,16 @@ Examples:
   verl-otel explain --events RUN
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
+  verl-otel explain RUN --fail-if crash --fail-if learning
 
-Exit code: 0 explained, 1 the run contains nothing to explain, 2 wrong usage.
+Exit code: 0 explained, 1 the run contains nothing to explain or has what --fail-if names, 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final
 
@@ -57,6 +58,10 @@ from verl_otel.cli.formatting import (
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 from verl_otel.errors import VerlOtelError
+from verl_otel.health.signals import Learning
+
+FINDINGS: Final = ("crash", "stall", "failed", "slow", "learning", "any")
+"""What ``--fail-if`` may name: a process that died, a hang, a step that failed, one that took longer than usual, and something wrong with the learning."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +81,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument(
         "--events", action="store_true", help="show stalls and crashes, with all stacks, the end of the log, and memory"
+    )
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        choices=FINDINGS,
+        metavar="FINDING",
+        help=f"exit with 1 if the run has this: {', '.join(FINDINGS)}; may be repeated",
     )
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
@@ -105,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(_choose_text(explanation, arguments, chosen))
     if explanation.steps or explanation.events or explanation.completeness.unfinished:
-        return 0
+        return int(has_any(arguments.fail_if, explanation, lambda: learning.judge(explanation)))
     print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)
     return 1
 
@@ -114,6 +127,26 @@ def _choose_text(explanation: Explanation, arguments: argparse.Namespace, chosen
     if arguments.events:
         return render_events(explanation)
     return render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen)
+
+
+def has_any(kinds: Sequence[str], run: Explanation, judge: Callable[[], Learning]) -> bool:
+    """Return whether a run has something of `FINDINGS`.
+
+    Args:
+        kinds: What is looked for.
+        run: The run.
+        judge: Returns how it learned.
+    """
+    events = {event.kind for event in run.events}
+    dead_ones = any(unfinished.dead for unfinished in run.completeness.unfinished)
+    looks: dict[str, Callable[[], bool]] = {
+        "crash": lambda: "crash" in events or dead_ones,
+        "stall": lambda: "stall" in events,
+        "failed": lambda: any(step.failed for step in run.steps),
+        "slow": lambda: any(step.verdicts for step in run.steps) or bool(step_lengths.find_unexplained(run.steps)),
+        "learning": lambda: bool(judge().troubles),
+    }
+    return any(looks[kind]() for kind in (looks if "any" in kinds else kinds))
 
 
 def choose(run: Explanation, asked: options.Steps) -> list[Step]:

@@ -20,7 +20,7 @@ from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, Tracked
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import options, wording
 from verl_otel.cli.documents.explain_log import UNKNOWN, advise_on, list_missing, list_next, make_explain_log
-from verl_otel.cli.explain import BRIEF_LINES, VERDICT_LINES, WIDTH, choose
+from verl_otel.cli.explain import BRIEF_LINES, VERDICT_LINES, WIDTH, choose, has_any
 from verl_otel.cli.formatting import SENTENCE, align, number, print_json, wrap
 from verl_otel.cli.learning import MAX_KEY, choose_signals, describe_learning, figure
 from verl_otel.cli.run_folders import is_run
@@ -75,7 +75,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
     learning = signals.judge([(step.number, step.values) for step in log.steps], options.load_profile())
     if arguments.json:
         print_json(make_explain_log(log, learning, chosen))
-        return 0
+        return int(has_any(arguments.fail_if, log.run, lambda: learning))
     lines = list(_render(log, learning, chosen, whole=arguments.step is not None))
     most = BRIEF_LINES if arguments.brief else MAX_LINES
     if arguments.brief:
@@ -84,7 +84,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         more = counted(len(lines) - most + 1, "more line")
         lines = [*lines[: most - 1], f"and {more}: verl-otel explain --json has everything"]
     print("\n".join(lines))
-    return 0
+    return int(has_any(arguments.fail_if, log.run, lambda: learning))
 
 
 # -- Text --

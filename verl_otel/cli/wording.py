@@ -429,8 +429,8 @@ def percent(value: float) -> str:
 
 
 def share(value: float) -> str:
-    """Return a share as a percentage; "less than 1%" instead of 0 %."""
-    return "less than 1%" if 0 < value < SMALL_SHARE else f"{value:.0%}"
+    """Return a share as a percentage for a sentence; see `percent`."""
+    return percent(value).replace("<", "less than ").replace(">", "more than ")
 
 
 LEVERS: Final = {
