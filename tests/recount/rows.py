@@ -253,9 +253,9 @@ def by_process(make):
 
 
 def may_be_open(time, trajectories):
-    """Return trajectories that are open at a time whichever stamp is late, and those that are open if one is."""
-    surely = [each for each in trajectories if each.start < time - LATE and each.end > time + LATE]
-    return surely, [each for each in trajectories if each.start < time + LATE and each.end > time - LATE]
+    """Return trajectories that are open at a time whichever stamp is late, and those that are open if one is: it may be read late, too."""
+    surely = [each for each in trajectories if each.start < time - 2 * LATE and each.end > time + 2 * LATE]
+    return surely, [each for each in trajectories if each.start < time + 2 * LATE and each.end > time - 2 * LATE]
 
 
 def count_open(time, trajectories):
@@ -264,7 +264,7 @@ def count_open(time, trajectories):
 
 def measure_oldest(time, trajectories):
     low, high = (max((time - each.start for each in found), default=0.0) for found in may_be_open(time, trajectories))
-    return Between(low - LATE, high + LATE)
+    return Between(low - 2 * LATE, high + 2 * LATE)
 
 
 def read_gauge(product, name):
