@@ -28,24 +28,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, learning, step_lengths, trajectory_ends, weight_syncs
-from verl_otel.analysis.gpu import accounting, devices
+from verl_otel.analysis import findings, learning, step_lengths
+from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
-from verl_otel.analysis.verdicts import balance, off_policy, stragglers
+from verl_otel.analysis.verdicts import stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.analysis.windows import find_restarts
-from verl_otel.cli import advice, headlines, incidents, options, run_selection, wording
-from verl_otel.cli.documents.explain import find_next, make_explain
+from verl_otel.cli import advice, headlines, incidents, options, run_selection, tracked_log, wording
+from verl_otel.cli.documents.explain import WholeRun, find_next, make_explain
 from verl_otel.cli.documents.levers import make_levers
 from verl_otel.cli.formatting import (
+    BRIEF_LINES,
     DOCUMENTS,
+    VERDICT_LINES,
+    WIDTH,
     dead,
     end_of,
     failed,
@@ -57,11 +59,6 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
-from verl_otel.errors import VerlOtelError
-from verl_otel.health.signals import Learning
-
-FINDINGS: Final = ("crash", "stall", "failed", "slow", "learning", "any")
-"""What ``--fail-if`` may name: a process that died, a hang, a step that failed, one that took longer than usual, and something wrong with the learning."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,9 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-if",
         action="append",
         default=[],
-        choices=FINDINGS,
+        choices=findings.KINDS,
         metavar="FINDING",
-        help=f"exit with 1 if the run has this: {', '.join(FINDINGS)}; may be repeated",
+        help=f"exit with 1 if the run has this: {', '.join(findings.KINDS)}; may be repeated",
     )
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
@@ -97,8 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, say. Returns 1 when the run has nothing to explain."""
-    from verl_otel.cli import tracked_log  # it imports this module
-
     logged = [] if arguments.otlp else tracked_log.find_logs(arguments.folders)
     if logged:
         return tracked_log.explain(arguments, logged)
@@ -107,69 +102,25 @@ def run(arguments: argparse.Namespace) -> int:
     if asked:
         chosen = [step for step in explanation.steps if step.number in asked]
         if not chosen:
-            print(f"verl-otel: step {arguments.step} is not in the run: {_known(explanation)}", file=sys.stderr)
+            print(
+                f"verl-otel: step {arguments.step} is not in the run: {run_selection.list_numbers(explanation)}",
+                file=sys.stderr,
+            )
             return 2
     else:
-        chosen = choose(explanation, arguments.steps)
+        chosen = run_selection.choose_steps(explanation, arguments.steps)
     if arguments.json:
         print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
         print(render_brief(explanation, chosen))
+    elif arguments.events:
+        print(render_events(explanation))
     else:
-        print(_choose_text(explanation, arguments, chosen))
+        print(render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen))
     if explanation.steps or explanation.events or explanation.completeness.unfinished:
-        return int(has_any(arguments.fail_if, explanation, lambda: learning.judge(explanation)))
+        return int(findings.has_any(arguments.fail_if, explanation, lambda: learning.judge(explanation)))
     print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)
     return 1
-
-
-def _choose_text(explanation: Explanation, arguments: argparse.Namespace, chosen: Sequence[Step]) -> str:
-    if arguments.events:
-        return render_events(explanation)
-    return render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen)
-
-
-def has_any(kinds: Sequence[str], run: Explanation, judge: Callable[[], Learning]) -> bool:
-    """Return whether a run has something of `FINDINGS`.
-
-    Args:
-        kinds: What is looked for.
-        run: The run.
-        judge: Returns how it learned.
-    """
-    events = {event.kind for event in run.events}
-    dead_ones = any(unfinished.dead for unfinished in run.completeness.unfinished)
-    looks: dict[str, Callable[[], bool]] = {
-        "crash": lambda: "crash" in events or dead_ones,
-        "stall": lambda: "stall" in events,
-        "failed": lambda: any(step.failed for step in run.steps),
-        "slow": lambda: any(step.verdicts for step in run.steps) or bool(step_lengths.find_unexplained(run.steps)),
-        "learning": lambda: bool(judge().troubles),
-    }
-    return any(looks[kind]() for kind in (looks if "any" in kinds else kinds))
-
-
-def choose(run: Explanation, asked: options.Steps) -> list[Step]:
-    """Return the steps that are explained.
-
-    Raises:
-        VerlOtelError: The run has none of the range.
-    """
-    if asked.most:
-        return findings.choose_steps(run, asked.most)
-    chosen = asked.choose(run.steps)
-    if not chosen:
-        raise VerlOtelError(f"none of these steps is in the run: {_known(run)}")
-    return chosen
-
-
-def _known(explanation: Explanation) -> str:
-    numbers = sorted(step.number for step in explanation.steps if step.number is not None)
-    if not numbers:
-        return "none of its steps has ended"
-    if len(numbers) == 1:
-        return f"it has one step, {numbers[0]}"
-    return f"it has {len(numbers):,} steps, {numbers[0]} to {numbers[-1]}"
 
 
 def _nothing(explanation: Explanation) -> str:
@@ -181,11 +132,9 @@ def _nothing(explanation: Explanation) -> str:
 
 # -- The text: why steps were slow --
 
-WIDTH: Final = 120
 PATH_LINES: Final = 8
 """Number of parts of a critical path that are shown by default."""
 EVENT_LINES: Final = 5
-VERDICT_LINES: Final = 3
 LEVER_LINES: Final = 3
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
@@ -194,12 +143,13 @@ NOTED_UNCERTAINTY: Final = 0.01
 def render(run: Explanation, steps: Sequence[Step] | None = None) -> str:
     """Return why steps of a run were slow, the slowest unless others are given, and how GPU time and tokens were spent."""
     chosen = findings.choose_steps(run, 3) if steps is None else steps
+    document = make_explain(run, chosen)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
-    whole = list(_whole_run(run))
+    whole = list(_whole_run(run, document.run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
-    parts.append(f"Next: {find_next(run, chosen)[0]}")
+    parts.append(f"Next: {document.next[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -297,10 +247,10 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     yield from _block(title, wording.describe_devices(step.devices))
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(wording.describe_straggler, late))
-    if step.cost is not None and (
-        step.cost[0] or any(step.cost[2].values())
-    ):  # without both only the sum of the run says something
-        yield from _block("Tokens", wording.describe_cost(*step.cost, has_gpu=run.has_gpu))
+    cost = step.cost
+    # Without GPU time and waste only the sum of the run says something.
+    if cost is not None and (cost.gpu_seconds or any(cost.wasted_tokens.values())):
+        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=run.has_gpu))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
 
@@ -422,7 +372,7 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 # -- the run --
 
 
-def _whole_run(run: Explanation) -> Iterator[str]:
+def _whole_run(run: Explanation, whole: WholeRun) -> Iterator[str]:
     for start_up in run.start_ups[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
             first = next((step for step in run.steps if step.attempt == start_up.attempt), None)
@@ -435,19 +385,13 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block("Learned wrong, and nothing was slow", (show(line.text) for line in headlines.find_silent(run)))
     title = wording.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(run.devices))
-    yield from _block("Rollouts and trainer", wording.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
-    yield from _block("Engine and trainer", wording.describe_off_policy(off_policy.judge_run(run)))
-    price = accounting.sum_costs(run.steps, run.unused)
-    if price is not None:
-        lines = wording.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
-        yield from _block("Tokens", lines)
-    yield from _block(
-        "Trajectories of the training",
-        wording.describe_ends(trajectory_ends.count(run.series, find_restarts(run.manifest))),
-    )
-    yield from _block("Weight sync", wording.describe_syncs(weight_syncs.find(run.series)))
-    late = stragglers.find_persistent(run.steps)
-    yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))
+    yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=run.has_gpu))
+    yield from _block("Engine and trainer", wording.describe_off_policy(whole.off_policy))
+    yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=run.has_gpu, when=" of the steps"))
+    yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
+    yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
+    late = whole.stragglers[:VERDICT_LINES]
+    yield from _block("Ranks that others waited for", map(wording.describe_persistence, late))
     found = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))
     title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
     yield from _block(title, list_levers(found.levers, LEVER_LINES))
@@ -515,7 +459,6 @@ _EVIDENCE_NAMES: Final = {
 
 # -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --
 
-BRIEF_LINES: Final = 40
 MAX_LINE: Final = 400
 """Characters of a line; longer ones are cut."""
 _EVENTS: Final = 5

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import step_lengths
+from verl_otel.analysis import model, step_lengths
 from verl_otel.analysis.findings import sum_longer
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
@@ -26,13 +26,10 @@ from verl_otel.analysis.model import (
 )
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
-from verl_otel.analysis.trajectory_ends import TrajectoryEnds
-from verl_otel.analysis.verdicts import balance, off_policy, own_workers
-from verl_otel.analysis.verdicts.balance import Balance
-from verl_otel.analysis.verdicts.off_policy import OffPolicy
+from verl_otel.analysis.verdicts import off_policy, own_workers
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
-from verl_otel.analysis.verdicts.stragglers import Persistence
-from verl_otel.analysis.weight_syncs import WeightSync
+from verl_otel.cli.documents.base import OffPolicy
+from verl_otel.cli.documents.explain import Balance, Cost, Persistence, TrajectoryEnds, WeightSync
 from verl_otel.cli.formatting import number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
@@ -295,7 +292,7 @@ def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator
         f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
         f"both {share(sides.both_wait)}, with no trajectory open"
     )
-    yield balance.advise(sides)
+    yield sides.advice
 
 
 def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
@@ -309,7 +306,7 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         means.append(f"{figure(found.stale)} in {counted(found.stale_steps, 'step')} with older ones")
     yield f"{off_policy.DIFFERENCES[found.key]}: {', '.join(means)} (mean age {found.age:.1f} versions)"
     if found.stale is None:
-        why = "" if off_policy.is_suspicious(found) else " (precision, kernels)"
+        why = "" if found.suspicious else " (precision, kernels)"
         yield f"all of it is between engine and trainer{why}: no sample was old"
     elif found.from_age is None:
         yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
@@ -318,7 +315,7 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
             f"{share(found.from_age)} of it comes with the age of the samples (a lower trainer.v1.sampler.max_off_policy_threshold makes them "
             f"fresher), {share(1 - found.from_age)} is between engine and trainer"
         )
-    if off_policy.is_suspicious(found):
+    if found.suspicious:
         yield (
             f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, more than {off_policy.MOST} is wrong)"
         )
@@ -359,18 +356,17 @@ def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
         )
 
 
-def describe_cost(
-    gpu_seconds: float, trained: int, wasted: Mapping[str, int], *, has_gpu: bool = True, when: str = ""
-) -> Iterator[str]:
-    """Yield the cost per token and the wasted tokens.
+def describe_cost(cost: model.Cost | Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
+    """Yield the cost per token and the wasted tokens; nothing where it is unknown.
 
     Args:
-        gpu_seconds: Seconds of all devices.
-        trained: Tokens that reached the optimizer.
-        wasted: Wasted tokens by reason.
+        cost: The cost of a step, or of the run.
         has_gpu: False: the devices are ranks on CPUs.
         when: The interval, if it is not clear from the context.
     """
+    if cost is None:
+        return
+    gpu_seconds, trained, wasted = cost.gpu_seconds, cost.trained_tokens, cost.wasted_tokens
     if gpu_seconds and trained:
         price = gpu_seconds / trained
         unit = "GPU" if has_gpu else "device"

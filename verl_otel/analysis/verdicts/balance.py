@@ -47,6 +47,14 @@ class Balance(NamedTuple):
     too_few: float
     """Share of the time of the GPUs of the rollouts in which trajectories were open, and no or few requests."""
 
+    @property
+    def advice(self) -> str:
+        """Which side is short of GPUs, and what to do; also about the time in which both wait, if it is notable."""
+        advice = _advise_short(self)
+        if self.both_wait < NOTABLE:
+            return advice
+        return f"{advice}; more GPUs do not shorten the time in which both wait: {AHEAD}"
+
 
 def judge(devices: Iterable[DeviceTime]) -> Balance | None:
     """Return the balance of a run or a step; None where the rollouts or the trainer have no GPUs of their own."""
@@ -66,14 +74,6 @@ def judge(devices: Iterable[DeviceTime]) -> Balance | None:
     return Balance(
         short, trainer_gpus, rollout_gpus, trainer_waits, rollouts_wait, both_wait, _share(rollouts, _TOO_FEW)
     )
-
-
-def advise(sides: Balance) -> str:
-    """Return which side is short of GPUs, and what to do; also about the time in which both wait, if it is notable."""
-    advice = _advise_short(sides)
-    if sides.both_wait < NOTABLE:
-        return advice
-    return f"{advice}; more GPUs do not shorten the time in which both wait: {AHEAD}"
 
 
 def _advise_short(sides: Balance) -> str:

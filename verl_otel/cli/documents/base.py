@@ -190,3 +190,6 @@ class OffPolicy(Document):
     stale_steps: int
     stale: Annotated[float | None, about("mean difference in the other steps")]
     from_age: Annotated[float | None, about("share of that difference that fresh samples do not have")]
+    suspicious: Annotated[
+        bool, about("precision and kernels do not explain the difference in steps with fresh samples")
+    ]

@@ -183,6 +183,7 @@ class Balance(Document):
     too_few: Annotated[
         float, about("share of the time of the GPUs of the rollouts with open trajectories and no or few requests")
     ]
+    advice: Annotated[str, about("which side is short of GPUs, and what to do")]
 
 
 class StartUpPart(Document):

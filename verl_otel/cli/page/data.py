@@ -109,9 +109,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "validations": [[number, begin / 1e9, (end - begin) / 1e9] for number, begin, end in run.validations[:1000]],
         "whole": plain["run"],
         "gpu": _by_cause(run),
-        "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu))
-        if explained.run.cost
-        else [],
+        "cost": list(wording.describe_cost(explained.run.cost, has_gpu=run.has_gpu)),
         "levers": [{**to_plain(lever), "interval": describe_interval(lever)} for lever in choose(levers)],
         "missing": _list_missing(run),
         "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
@@ -172,10 +170,6 @@ def describe_last(run: Explanation) -> dict[str, Any] | None:
         "failed": formatting.end_of(step),
         "verdicts": [headlines.verdict_line(verdict) for verdict in step.verdicts[:5]],
     }
-
-
-def _price(cost: Any) -> tuple[float, int, dict[str, int]]:
-    return cost.gpu_seconds, cost.trained_tokens, cost.wasted_tokens
 
 
 def _by_cause(run: Explanation) -> dict[str, float]:

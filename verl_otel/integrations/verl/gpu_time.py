@@ -317,7 +317,7 @@ def _advise(account: _Account) -> str:
         return ""
     return (
         f"the trainer's GPUs waited for samples {sides.trainer_waits:.0%} of the time, those of the rollouts for the trainer "
-        f"{sides.rollouts_wait:.0%}, both {sides.both_wait:.0%}, with no trajectory open; {balance.advise(sides)}"
+        f"{sides.rollouts_wait:.0%}, both {sides.both_wait:.0%}, with no trajectory open; {sides.advice}"
     )
 
 
