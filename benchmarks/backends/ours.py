@@ -62,7 +62,7 @@ class Ours(Backend):
         session.flush(60.0)
         current = session.current_session()
         assert current is not None  # noqa: S101 - made above
-        for exporter in current.exporters:
+        for exporter in current.outputs.exporters:
             registry = getattr(exporter, "registry", None)
             if registry is not None:
                 from prometheus_client import generate_latest

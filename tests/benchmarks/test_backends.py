@@ -21,7 +21,7 @@ QUICK = [case for case in load_cases().values() if case.suite == "hot" and case.
 
 def registry_of(backend):
     if isinstance(backend, Ours):
-        return session.current_session().exporters[0].registry
+        return session.current_session().outputs.exporters[0].registry
     return backend._registry
 
 

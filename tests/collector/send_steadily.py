@@ -58,7 +58,7 @@ def main():
     current = session.current_session()
     session.flush(float(os.environ.get("FLUSH_SECONDS", "20")))
     verl_otel.shutdown()
-    (exporter,) = current.exporters
+    (exporter,) = current.outputs.exporters
     dropped = {what: exporter.dropped(what) for what in ("spans", "points")}
     if RECORDER.dropped:
         dropped["spans"]["memory"] = sum(RECORDER.dropped.values())

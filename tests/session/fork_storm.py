@@ -152,7 +152,7 @@ def scrape(session):
     while time.monotonic() < deadline:
         session.flush(1)
         for port in [
-            exporter.port for exporter in session.current_session().exporters if exporter.name == "prometheus"
+            exporter.port for exporter in session.current_session().outputs.exporters if exporter.name == "prometheus"
         ]:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE) as answer:
                 page = answer.read().decode()

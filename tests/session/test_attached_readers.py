@@ -76,7 +76,7 @@ for _ in range(3):
     verl_otel.init(exporters="prometheus")
     session.current_session().open_now()
     counter.add(7)
-    address = f"http://127.0.0.1:{session.current_session().exporters[-1].port}/metrics"
+    address = f"http://127.0.0.1:{session.current_session().outputs.exporters[-1].port}/metrics"
     text = urllib.request.urlopen(address).read().decode()
     assert "my_things_total 7.0" in text, text
     verl_otel.shutdown()

@@ -117,7 +117,9 @@ def test_the_end_of_a_run_waits_no_longer_than_an_exit_may(start, monkeypatch):
     monkeypatch.setattr(ray_start, "_begin_job", lambda: None)
     monkeypatch.setattr(ray_start, "_note_earlier_actors", lambda ray: None)
     monkeypatch.setattr(ray_start.cluster, "remove", lambda: None)
-    monkeypatch.setattr(Current.session, "_began_run", False)  # the module that stands for Ray has no cluster to ask
+    monkeypatch.setattr(
+        Current.session.run, "_has_begun", False
+    )  # the module that stands for Ray has no cluster to ask
     ray_start.patch_init(ray)
     with within(0.3 + 5.0):
         ray.shutdown()

@@ -100,7 +100,7 @@ def test_children_of_the_package_multiprocess(train):
 @pytest.mark.full
 def test_a_child_of_a_resumed_run_belongs_to_its_attempt(train):
     """A spawned child says in which attempt of the run it was started."""
-    begin = "if __name__ == '__main__':\n    verl_otel.init()\n    from verl_otel import session\n    session.current_session().begin_run()\n"
+    begin = "if __name__ == '__main__':\n    verl_otel.init()\n    from verl_otel import session\n    session.current_session().run.begin()\n"
     program = PROGRAM.replace('if __name__ == "__main__":\n', begin)
     for _ in range(2):
         (run,) = train(program, "spawn", VERL_OTEL_RUN_ID="r1")

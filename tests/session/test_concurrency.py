@@ -63,7 +63,7 @@ def scrape(port):
 def test_totals_are_exact_with_scrapers_and_flushers_under_writers(start):
     """With 8 writers, 4 scrapers and a flusher, files and /metrics say exactly what was recorded."""
     files = start(exporters="file,prometheus", trajectories_per_step=0, stalls=False)  # no spans of pauses
-    port = session.current_session().exporters[1].port
+    port = session.current_session().outputs.exporters[1].port
     finished = threading.Event()
     seen = collections.defaultdict(list)
 

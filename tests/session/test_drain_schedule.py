@@ -39,7 +39,7 @@ def resting(start, monkeypatch):
                 pass
             for _ in range(3):
                 self.session._run_once()
-                self.session._user.metrics.wait(self.now + 10)
+                self.session.outputs.user.metrics.wait(self.now + 10)
             self.turn()  # takes what the instruments of the user have reported
             assert self.turn() == 0
 
@@ -76,7 +76,7 @@ def add_point(session):
 
 
 def report_metrics(session):
-    session._user.metrics.put(ExportMetricsServiceRequest().SerializeToString())
+    session.outputs.user.metrics.put(ExportMetricsServiceRequest().SerializeToString())
 
 
 HAPPENING = {

@@ -37,7 +37,7 @@ def test_the_run_goes_on_after_the_end_of_its_workers(driver):
     own = [name for name in list_processes(driver) if name not in ("agent_loop-7", "process-8")]
     targets = prometheus_targets.read_own_targets(driver.config)
     assert targets
-    with driver.end_of_workers():
+    with driver.run.end_of_workers():
         assert watchdog.has_ended(driver.config)
     assert not watchdog.has_ended(driver.config)
     assert list_processes(driver) == sorted([*own, "process-8"])
@@ -52,7 +52,7 @@ def test_the_run_goes_on_after_the_end_of_its_workers(driver):
 def test_an_end_that_the_trainer_has_recorded_stays(driver, state):
     """With verl the trainer is a worker: its run is not begun again by the driver."""
     process_reports.mark_run(driver.config, state)
-    with driver.end_of_workers():
+    with driver.run.end_of_workers():
         pass
     folder = driver.config.run_path / process_reports.FOLDER
     assert process_reports.read_run_end(folder).state == state

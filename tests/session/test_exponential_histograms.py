@@ -24,7 +24,7 @@ for value in (0.5, 1.0, 3.0):
     histogram.record(value)
 verl_otel.histogram("ours", bounds=(1.0,)).record(0.5)
 session.flush()
-port = next(exporter.port for exporter in session.current_session().exporters if exporter.name == "prometheus")
+port = next(exporter.port for exporter in session.current_session().outputs.exporters if exporter.name == "prometheus")
 text = urllib.request.urlopen(f"http://127.0.0.1:{{port}}/metrics").read().decode()
 assert 'my_seconds_bucket{{le="5.0"}} 3.0' in text, text
 verl_otel.shutdown()

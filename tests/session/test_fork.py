@@ -145,13 +145,13 @@ def scrape(port):
 
 record(5)
 session.flush()
-port = session.current_session().exporters[0].port
+port = session.current_session().outputs.exporters[0].port
 reader, writer = os.pipe()
 child = os.fork()
 if not child:
     record(3)
     session.flush()
-    own = session.current_session().exporters[0].port
+    own = session.current_session().outputs.exporters[0].port
     os.write(writer, f"{own != port} {scrape(own)}".encode())
     os.read(0, 1)
     os._exit(0)

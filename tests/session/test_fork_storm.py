@@ -22,10 +22,10 @@ metrics.get_meter("mine").create_counter("mine").add(1)
 with trace.get_tracer("mine").start_as_current_span("mine"), verl_otel.step(1), verl_otel.phase("gen"):
     pass
 end = time.monotonic() + 20
-while not session.current_session().exporters and time.monotonic() < end:  # a flush would open them in this thread
+while not session.current_session().outputs.exporters and time.monotonic() < end:  # a flush would open them in this thread
     time.sleep(0.05)
 session.flush(2)
-for each in session.current_session().exporters:
+for each in session.current_session().outputs.exporters:
     if each.name == "prometheus":
         urllib.request.urlopen(f"http://127.0.0.1:{{each.port}}/metrics").read()
 end = time.monotonic() + 1.5

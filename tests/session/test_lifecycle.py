@@ -134,7 +134,7 @@ def test_nothing_appears_before_the_first_record(monkeypatch, tmp_path, wait_for
         session.wake()
         session.flush(1)
         assert not list(tmp_path.iterdir())
-        assert not session.current_session().exporters
+        assert not session.current_session().outputs.exporters
         record()
         (target,) = wait_for(lambda: list((tmp_path / "targets").glob("*.json")))
         address = json.loads(target.read_text())[0]["targets"][0]
@@ -291,6 +291,6 @@ def test_the_watchdog_counts_from_the_start_of_telemetry_not_from_the_first_reco
         with verl_otel.span("work"):
             pass
         session.flush()
-        assert Current.session._watchdog[0]._started_at <= before_the_first_record
+        assert Current.session.outputs._watchdog[0]._started_at <= before_the_first_record
     finally:
         verl_otel.shutdown()

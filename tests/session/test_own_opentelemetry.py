@@ -112,7 +112,7 @@ meter.create_counter("my.things", unit="By").add(7)
 with verl_otel.step(1):
     pass
 session.flush()
-address = f"http://127.0.0.1:{session.current_session().exporters[-1].port}/metrics"
+address = f"http://127.0.0.1:{session.current_session().outputs.exporters[-1].port}/metrics"
 text = urllib.request.urlopen(address).read().decode()
 assert "my_things_bytes_total 7.0" in text, text
 assert "verl_training_steps_total 1.0" in text, text
@@ -133,7 +133,7 @@ counter = meter.create_counter("my.things")
 for _ in range(2):
     verl_otel.init(exporters="prometheus")
     counter.add(7)
-    address = f"http://127.0.0.1:{session.current_session().exporters[-1].port}/metrics"
+    address = f"http://127.0.0.1:{session.current_session().outputs.exporters[-1].port}/metrics"
     text = urllib.request.urlopen(address).read().decode()
     assert "my_things_total 7.0" in text, text
     verl_otel.shutdown()

@@ -12,7 +12,7 @@ WORK = """
 import verl_otel
 from verl_otel import session
 verl_otel.init(exporters="file,prometheus")
-session.current_session().begin_run()
+session.current_session().run.begin()
 session.record_run({"verl.project": "p"})
 with verl_otel.step(1), verl_otel.span("inner"):
     pass

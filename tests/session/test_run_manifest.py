@@ -107,8 +107,8 @@ import sys
 from verl_otel import session
 import verl_otel
 session.start_lazily()
-session.current_session().begin_run()
-session.current_session().begin_run()
+session.current_session().run.begin()
+session.current_session().run.begin()
 with verl_otel.step(1):
     pass
 print(session.current_session().config.run_attempt)

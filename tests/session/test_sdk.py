@@ -183,7 +183,7 @@ train(1)
 metrics.get_meter("user").create_counter("my.counter").add(2)
 session.flush()
 from prometheus_client import generate_latest
-(exporter,) = [each for each in session.current_session().exporters if each.name == "prometheus"]
+(exporter,) = [each for each in session.current_session().outputs.exporters if each.name == "prometheus"]
 text = generate_latest(exporter.registry).decode()
 verl_otel.shutdown()
 say(steps=text.count("verl_step_duration_seconds_count"), mine=text.count("\\nmy_counter_total"))

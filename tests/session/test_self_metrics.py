@@ -29,7 +29,9 @@ def values(files, metric, **labels):
 def scrape():
     """The text of this process's /metrics after a drain."""
     session.flush()
-    (exporter,) = (exporter for exporter in session.current_session().exporters if exporter.name == "prometheus")
+    (exporter,) = (
+        exporter for exporter in session.current_session().outputs.exporters if exporter.name == "prometheus"
+    )
     with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=60) as answer:
         return answer.read().decode()
 
@@ -121,7 +123,7 @@ def test_the_reason_of_a_loss_is_a_label_without_addresses(start, reason, label)
     start(exporters="file,prometheus")
     record(1)
     session.flush()
-    session.current_session().exporters[0].drop("spans", 3, reason)
+    session.current_session().outputs.exporters[0].drop("spans", 3, reason)
     assert f'verl_otel_spans_dropped_total{{reason="file: {label}"}} 3.0' in scrape()
 
 
@@ -152,7 +154,7 @@ verl_otel.init(exporters="prometheus")
 with verl_otel.step(1):
     pass
 session.flush()
-address = f"http://127.0.0.1:{session.current_session().exporters[0].port}/metrics"
+address = f"http://127.0.0.1:{session.current_session().outputs.exporters[0].port}/metrics"
 assert b"verl_training_steps_total 1.0" in urllib.request.urlopen(address).read()
 """
     result = run(code)

@@ -58,7 +58,7 @@ def main():
     begin = time.perf_counter()
     verl_otel.shutdown()
     closing = time.perf_counter() - begin
-    exporters = current.exporters if current is not None else []
+    exporters = current.outputs.exporters if current is not None else []
     dropped = sum(sum(exporter.dropped("spans").values()) for exporter in exporters)
     print("RESULT " + json.dumps({"loop": loop, "closing": closing, "dropped": dropped}), flush=True)
 

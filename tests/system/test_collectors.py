@@ -52,7 +52,7 @@ def session(tmp_path, monkeypatch):
     def begin(**keywords):
         given = {"run_dir": tmp_path, "run_id": "r", "exporters": "file", "drain_interval": 60, "metric_interval": 100}
         verl_otel.init(**{**given, **keywords})
-        return SimpleNamespace(here=fakes[0], node=fakes[1], state=Current.session.state)
+        return SimpleNamespace(here=fakes[0], node=fakes[1], state=Current.session.outputs.state)
 
     yield begin
     for collector in fakes:
@@ -163,7 +163,7 @@ def test_a_forked_child_reads_a_source_that_hangs_in_its_parent(session, wait_fo
             begun.here.gate.set()
             with verl_otel.span("work"):
                 pass
-            wait_for(lambda: names(Current.session.state) == HERE)
+            wait_for(lambda: names(Current.session.outputs.state) == HERE)
             code = 0
         finally:
             os._exit(code)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.watchdog.snapshots import SnapshotBuilder, make_report
 from verl_otel import config, watchdog
-from verl_otel.session import lifecycle
+from verl_otel.session import lifecycle, run_manifest, run_record
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
 from verl_otel.system.procfs import Process
@@ -322,10 +322,10 @@ def test_the_manifest_is_ended_before_the_watchdog_even_if_that_fails(tmp_path, 
         raise RuntimeError("no thread")
 
     monkeypatch.setattr(watchdog, "end_run", fail)
-    monkeypatch.setattr(lifecycle.run_manifest, "end_attempt", lambda path: calls.append("manifest"))
-    session = lifecycle.Session(config.load_config({}, run_dir=tmp_path, run_id="r1", exporters="file"))
-    session._began_run = True
-    session.end_run()
+    monkeypatch.setattr(run_manifest, "end_attempt", lambda path: calls.append("manifest"))
+    record = run_record.RunRecord(config.load_config({}, run_dir=tmp_path, run_id="r1", exporters="file"))
+    record._has_begun = True
+    record.end()
     assert calls == ["manifest", "watchdog"]
 
 

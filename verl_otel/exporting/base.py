@@ -3,7 +3,7 @@
 """Base class of exporters.
 
 To add one, write a module with a subclass and its test, add its name to `verl_otel.config.EXPORTERS` and its modules to
-`verl_otel.early_imports`, and create it in `verl_otel.session.lifecycle`.
+`verl_otel.early_imports`, and create it in `verl_otel.session.outputs`.
 """
 
 from __future__ import annotations

@@ -664,9 +664,8 @@ class OwnOpenTelemetry(SpanFeeder):
         if not self._serve():
             return
         spans = [span for span in batch.spans if span.scope is None and span.flags & SAMPLED]
-        if (
-            self._providers.tracer is None
-        ):  # spans of ours go to no provider of the user's, but for what it has seen begin
+        # spans of ours go to no provider of the user's, but for what it has seen begin
+        if self._providers.tracer is None:
             spans = [span for span in spans if span.span_id in BEGUN]
         self._put(spans)
 

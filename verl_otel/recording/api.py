@@ -351,11 +351,8 @@ class Timer:
     `verl_otel.timed`, which costs no more than a look into a dictionary.
     """
 
-    __slots__ = (
-        "_around",
-        "_measured",
-        "_start",
-    )  # filled by `timed`: a class without a constructor is made faster
+    # filled by `timed`: a class without a constructor is made faster
+    __slots__ = ("_around", "_measured", "_start")
 
     _measured: series.Histogram | SampledTimer
     _start: float

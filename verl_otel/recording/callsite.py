@@ -157,9 +157,8 @@ def phase_site(key: str, *, hook: bool = False) -> CallSite:
     if site is not None:
         return site
     valid = key if _KEY.fullmatch(key) else re.sub(r"[^a-z0-9_./]", "_", key.lower())[:64] or OTHER
-    used = {
-        site.attributes[attr.PHASE] for site in list(_sites.values())
-    }  # the copy is atomic: other threads add to it
+    # the copy is atomic: other threads add to it
+    used = {site.attributes[attr.PHASE] for site in list(_sites.values())}
     if valid not in used and len(used) >= MAX_PHASES:
         valid = OTHER
     site = CallSite("phase", SPANS["phase"].name + valid, attributes={attr.PHASE: valid}, hook=hook)

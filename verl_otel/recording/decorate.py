@@ -423,9 +423,8 @@ class _Steps:
             body.leave()
             raise
         finally:
-            del (
-                thrown
-            )  # its traceback has this frame and those of the generator: a cycle that would keep their variables
+            # its traceback has this frame and those of the generator: a cycle that would keep their variables
+            del thrown
         return True
 
 

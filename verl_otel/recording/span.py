@@ -265,9 +265,8 @@ class Span:
         if detail is not None and detail.merged_parent is not None:
             if error is not None and not self.site.hook:
                 with error_boundary.suppress_errors("measure"):
-                    detail.merged_parent.fail(
-                        error
-                    )  # the hook around it may swallow the exception: record it on the exported span
+                    # the hook around it may swallow the exception: record it on the exported span
+                    detail.merged_parent.fail(error)
             return
         if not self.start:
             return

@@ -18,7 +18,17 @@ from verl_otel.resource import add_describer
 from verl_otel.session import children, signals
 from verl_otel.session.lifecycle import Current, Session
 
-__all__ = ["add_describer", "current", "describe", "flush", "init", "record_run", "shutdown", "start_lazily", "wake"]
+__all__ = [
+    "add_describer",
+    "current_session",
+    "describe_resource",
+    "flush",
+    "init",
+    "record_run",
+    "shutdown",
+    "start_lazily",
+    "wake",
+]
 
 _registered = False
 _NOTHING: Final = "verl-otel: enabled, but this program recorded nothing: it used neither a trainer of verl nor a function of verl_otel"
@@ -85,7 +95,7 @@ def _start(
     if Current.session is not None:
         return
     session = Current.session = Session(config, variables, given)
-    session.on_provider = _end_before_others
+    session.outputs.on_provider = _end_before_others
     if not _registered:  # before it starts: another thread may fork meanwhile
         _registered = True
         atexit.register(_shutdown_at_exit)
@@ -117,7 +127,7 @@ def shutdown() -> None:
 def _shutdown_at_exit() -> None:
     session = Current.session
     shutdown()
-    if session is not None and not session.recorded and session.expects_records:
+    if session is not None and not session.recorded and session.run.expects_records:
         with error_boundary.suppress_errors("exit"):
             error_boundary.warn_once("exit", _NOTHING)
 
@@ -149,7 +159,7 @@ def record_run(facts: Mapping[str, object]) -> None:
     """Add facts about the run to ``run.json`` in its folder."""
     session = Current.session
     if session is not None:
-        session.record_run(facts)
+        session.run.add_facts(facts)
 
 
 def _restart_in_child() -> None:

@@ -244,17 +244,15 @@ def _alone(folder: Path) -> Iterator[None]:
     lock, handle = _Changing.lock, -1
     is_held = lock.acquire(timeout=LOCK_SECONDS)
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # another process holds it, or the file system has none, or there is no folder yet
+        # another process holds it, or the file system has none, or there is no folder yet
+        with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             safe_files.lock(handle, LOCK_SECONDS)
         yield
     finally:
         if handle >= 0:
-            with contextlib.suppress(
-                OSError
-            ):  # a child that was forked meanwhile has the descriptor, too, and would keep the lock
+            # a child that was forked meanwhile has the descriptor, too, and would keep the lock
+            with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
         if is_held:

@@ -99,9 +99,8 @@ def _dropped(kind: str, exporters: Iterable[Exporter], in_memory: int) -> list[c
     counts: Counter[str] = Counter({"memory": in_memory} if in_memory else {})
     for exporter in exporters:
         for reason, count in exporter.dropped(kind).items():
-            cause = reason.rpartition(" answers ")[2].partition(":")[
-                0
-            ]  # without addresses, which would make many series
+            # without addresses, which would make many series
+            cause = reason.rpartition(" answers ")[2].partition(":")[0]
             counts[f"{exporter.name}: {cause}"[:64]] += count
     return [(((attr.REASON, reason),), count) for reason, count in counts.items()]
 

@@ -224,9 +224,8 @@ class Heartbeat(Exporter):
             monitor = Monitor(self._config, self._folder, self._node, self._started_at, self._leader_lock)
             try:
                 monitor.start()
-            except (
-                RuntimeError
-            ):  # no more threads, or a program ends in its first second: CPython 3.12.0 to 3.12.2 start none then
+            except RuntimeError:
+                # no more threads, or a program ends in its first second: CPython 3.12.0 to 3.12.2 start none then
                 self._leader_lock.release()
             else:
                 self._monitor = monitor

@@ -18,7 +18,8 @@ def owner(monkeypatch):
     def make(*ids):
         resource = Resource({"verl.gpu.ids": ids} if ids else {})
         monkeypatch.setattr(
-            "verl_otel.integrations.gpu.collector.current_session", lambda: SimpleNamespace(resource=resource)
+            "verl_otel.integrations.gpu.collector.current_session",
+            lambda: SimpleNamespace(outputs=SimpleNamespace(resource=resource)),
         )
         return OwnerCollector()
 

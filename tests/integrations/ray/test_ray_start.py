@@ -209,6 +209,10 @@ def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
     class Driver:
         last_drain_seconds = 0.0
 
+        @property
+        def run(self):
+            return self
+
         def take_last_trajectories(self):
             calls.append("last trajectories")
 
@@ -218,7 +222,7 @@ def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
             yield
             calls.append("run goes on")
 
-        def end_run(self):
+        def end(self):
             calls.append("run ends")
 
     monkeypatch.setattr(init_hook, "current_session", Driver)

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from verl_otel.guards.decisions import BestMetric
-from verl_otel.integrations.verl import best_checkpoint
+from verl_otel.integrations.verl import best_checkpoint, training
 
 ACC = BestMetric("acc")
 
@@ -17,9 +17,9 @@ ACC = BestMetric("acc")
 @pytest.fixture
 def folder(tmp_path):
     """The checkpoint folder of a run."""
-    best_checkpoint.begin_run()
+    training.begin()
     yield tmp_path
-    best_checkpoint.begin_run()
+    training.begin()
 
 
 def save(folder, step, *, completed=True, text=""):
@@ -98,7 +98,7 @@ def test_a_run_that_goes_on_compares_with_what_was_kept(folder, caplog, text, fi
     save(folder, 280)
     follow(folder, 280, first, metric)
     shutil.rmtree(folder / "global_step_280")
-    best_checkpoint.begin_run()
+    training.begin()
     save(folder, 310)
     follow(folder, 310, worse, metric)
     assert kept(folder) == {"global_step_280": "weights 280"}
@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_compares_with_what_was_kept(folder, caplog, text, fi
 def test_the_best_by_another_scalar_or_direction_stays(folder, caplog, other):
     save(folder, 2)
     follow(folder, 2, 0.5)
-    best_checkpoint.begin_run()
+    training.begin()
     for step, value in ((4, 0.3), (6, 0.4), (8, 0.2)):
         save(folder, step)
         follow(folder, step, value, BestMetric(other))
@@ -132,7 +132,7 @@ def test_what_has_no_readable_value_is_never_deleted(folder, swallow, text):
     path.unlink()
     if text is not None:
         path.write_text(text)
-    best_checkpoint.begin_run()
+    training.begin()
     for step, value in ((4, 0.3), (6, 0.4)):
         save(folder, step)
         follow(folder, step, value)
@@ -143,7 +143,7 @@ def test_a_value_whose_checkpoint_was_deleted_does_not_count(folder):
     save(folder, 2)
     follow(folder, 2, 0.9)
     shutil.rmtree(folder / "best" / "global_step_2")
-    best_checkpoint.begin_run()
+    training.begin()
     save(folder, 4)
     follow(folder, 4, 0.1)
     assert kept(folder) == {"global_step_4": "weights 4"}
@@ -152,7 +152,7 @@ def test_a_value_whose_checkpoint_was_deleted_does_not_count(folder):
 def test_a_step_that_is_trained_again_and_better_replaces_the_first_one(folder):
     save(folder, 2)
     follow(folder, 2, 0.5)
-    best_checkpoint.begin_run()
+    training.begin()
     save(folder, 2, text="weights of the second attempt")
     follow(folder, 2, 0.6)
     assert kept(folder) == {"global_step_2": "weights of the second attempt"}
@@ -174,4 +174,4 @@ def test_what_waits_is_bounded(folder, monkeypatch):
     monkeypatch.setattr(best_checkpoint, "MAX_WAITING", 20)
     for step in range(1, 100):
         follow(folder, step, float(step))
-    assert len(best_checkpoint._Best.waiting) <= best_checkpoint.MAX_WAITING
+    assert len(training.current.undecided) <= best_checkpoint.MAX_WAITING

@@ -11,7 +11,7 @@ import pytest
 import verl_otel
 from tests.builders.hooks import marked_timer
 from verl_otel.integrations import patch
-from verl_otel.integrations.verl import batch_lineage, gpu_time, lineage, tracking, trainer, workers
+from verl_otel.integrations.verl import batch_lineage, gpu_time, lineage, tracking, trainer, training, workers
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording import collection
@@ -47,7 +47,7 @@ def time(monkeypatch, recorded):
         if getattr(module, "clock", None) is clock:
             monkeypatch.setattr(module, "clock", made)
     monkeypatch.setattr(gpu_time, "wall_offset_ns", lambda: 0)
-    monkeypatch.setattr(tracking._Run, "state", tracking.RunState.RUNNING)
+    monkeypatch.setattr(training.current, "state", tracking.RunState.RUNNING)
     gpu_time.begin_run()
     yield made
     gpu_time.begin_run()

@@ -10,7 +10,7 @@ import pytest
 
 import verl_otel
 from verl_otel.guards import decisions
-from verl_otel.integrations.verl import guards, tracking
+from verl_otel.integrations.verl import guards, tracking, training
 from verl_otel.recording import run_log
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
@@ -45,7 +45,8 @@ def run(recorded, monkeypatch, tmp_path):
 
     yield begin
     decisions._callbacks.clear()
-    guards._Run.guards = guards._Run.stopped = guards._Run.trainer = None
+    training.begin()
+    guards.watch(None)
 
 
 def read_events(folder):
@@ -225,6 +226,6 @@ def test_a_store_that_does_not_answer_does_not_hold_the_exit(program, monkeypatc
 def test_the_end_of_a_run_reports_a_best_checkpoint_that_was_never_chosen(run, monkeypatch, caplog):
     run(best_checkpoint="val-core/math/acc/mean@1")
     guards.observe({"actor/ppo_kl": 0.1}, 1)
-    monkeypatch.setattr(tracking._Run, "state", tracking.RunState.RUNNING)
+    monkeypatch.setattr(training.current, "state", tracking.RunState.RUNNING)
     tracking.end_run(failed=False)
     assert caplog.text.count("no step had the scalar val-core/math/acc/mean@1") == 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel.health.recent_past import MIN_VALUES, LearningProgress, measure_trend
-from verl_otel.integrations.verl import learning
+from verl_otel.integrations.verl import learning, training
 from verl_otel.integrations.verl.sample_origin import Origin
 
 FINITE = st.floats(-1e6, 1e6)
@@ -20,9 +20,9 @@ FINITE = st.floats(-1e6, 1e6)
 @pytest.fixture(autouse=True)
 def fresh():
     """Begin with nothing seen."""
-    learning.begin_run({})
+    training.begin()
     yield
-    learning.begin_run({})
+    training.begin()
 
 
 def follow(values, key="critic/rewards/mean", first=1):
@@ -115,14 +115,14 @@ def test_validation_scores_are_one_curve():
 @pytest.mark.parametrize(("first", "resumes"), [(0, 0), (1, 0), (41, 1)])
 def test_a_run_that_begins_behind_its_first_step_was_resumed(recorded, first, resumes):
     """A first step above 1 counts as a resume, once; the validation before the first step does not."""
-    learning.begin_run({})
+    learning.record_limits({})
     follow(range(5), first=first)
     assert recorded.value("verl.training.resumes") == resumes
 
 
 def test_configured_bounds_are_said(recorded):
     """Bounds are gauges; what is switched off, or no number, is not there."""
-    learning.begin_run({"response_tokens": 512, "save_frequency": -1, "staleness": None})
+    learning.record_limits({"response_tokens": 512, "save_frequency": -1, "staleness": None})
     assert recorded.value("verl.limit", verl_limit_name="response_tokens") == 512
     assert [dict(point.labels) for point in recorded.points if point.instrument.name == "verl.limit"] == [
         {"verl.limit.name": "response_tokens"}
@@ -150,7 +150,7 @@ def test_scalars_that_are_missing_or_no_numbers_are_ignored():
 
 def test_a_new_run_begins_anew():
     follow_rows([{"timing_s/step": 1.0}] * 30)
-    learning.begin_run({})
+    training.begin()
     assert follow_rows([{"timing_s/step": 9.0}] * 10)[-1] == {}
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.builders import hooks
 from tests.builders.hooks import marked_timer
 from verl_otel.integrations import patch
-from verl_otel.integrations.verl import lineage, step_log, timers, trainer
+from verl_otel.integrations.verl import lineage, step_log, timers, trainer, training
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording import run_log
@@ -41,7 +41,7 @@ def run(recorded, monkeypatch):
     monkeypatch.setattr(trainer, "end_run", lambda error=None: ended.append(error is not None))
     monkeypatch.setattr(trainer, "_last_drain", lambda: 0.0)
     run_log.configure(logs.INFO, 0)
-    step_log.begin_run()
+    training.begin()
     yield types.SimpleNamespace(ended=ended)
     patch.undo_all()
     run_log._reset()

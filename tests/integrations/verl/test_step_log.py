@@ -5,7 +5,7 @@
 import pytest
 
 import verl_otel
-from verl_otel.integrations.verl import step_log
+from verl_otel.integrations.verl import step_log, training
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.recording import run_log
 from verl_otel.recording.step_statistics import count_groups
@@ -31,7 +31,7 @@ def level(recorded):
 
     def begin(severity):
         run_log.configure(severity, 0)
-        step_log.begin_run()
+        training.begin()
 
     yield begin
     run_log._reset()

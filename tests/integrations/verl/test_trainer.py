@@ -210,7 +210,7 @@ def test_a_trainer_that_has_ended_is_kept_by_nothing(recorded, timer, monkeypatc
     del own
     gc.collect()
     assert reference() is None
-    assert guards._Run.trainer is None
+    assert guards._trainer is None
 
 
 def test_an_asynchronous_fit_stays_one(recorded, timer):

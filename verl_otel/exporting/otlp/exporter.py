@@ -62,9 +62,8 @@ class RetryingSender:
             self.failures, self.not_before = 0, 0.0
         else:
             backoff = min(LAST_RETRY, FIRST_RETRY * 2 ** min(self.failures, MAX_DOUBLINGS)) * _jitter.uniform(0.8, 1.2)
-            pause = max(
-                answer.wait * _jitter.uniform(1.0, 1.2), backoff
-            )  # never before the time that the server asked for
+            # never before the time that the server asked for
+            pause = max(answer.wait * _jitter.uniform(1.0, 1.2), backoff)
             self.failures += 1
             self.not_before = time.monotonic() + pause
         return answer

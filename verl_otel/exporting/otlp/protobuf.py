@@ -333,9 +333,8 @@ def _histogram_point(point: Point, value: HistogramValue) -> bytes:
     for exemplar in point.exemplars:
         out += field(8, _exemplar(exemplar))
     out += key_values(9, point.labels)
-    if (
-        value.minimum <= value.maximum
-    ):  # of no measurement, or of an interval of which only the whole is known, there are none
+    # of no measurement, or of an interval of which only the whole is known, there are none
+    if value.minimum <= value.maximum:
         out += b"\x59" + _double(value.minimum) + b"\x61" + _double(value.maximum)
     return out
 

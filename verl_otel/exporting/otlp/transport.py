@@ -451,9 +451,8 @@ class _Grpc:
         target = rest.partition("/")[0].rpartition("@")[2]
         kinds = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         compression = kinds.get(endpoint.compression, grpc.Compression.NoCompression)
-        options = [
-            ("grpc.use_local_subchannel_pool", 1)
-        ]  # a shared connection would outlive this channel, with its errors
+        # a shared connection would outlive this channel, with its errors
+        options = [("grpc.use_local_subchannel_pool", 1)]
         if scheme == "https":
             credentials = grpc.ssl_channel_credentials(
                 *map(_read_file, (endpoint.certificate, endpoint.client_key, endpoint.client_certificate))

@@ -103,9 +103,10 @@ class AscendDriver:
                     self._chips, self._read_at = parse(text), time.monotonic()
         if again:
             self._started = time.monotonic()
+            # the table of a node fits into the pipe
             self._process = subprocess.Popen(  # noqa: S603 - the command is constant
                 COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )  # the table of a node fits into the pipe
+            )
 
     def close(self) -> None:
         """Kill the command."""

@@ -189,7 +189,7 @@ class OwnerCollector(Collector):
     def read(self, scope: NodeScope) -> Iterable[Measurement]:
         """Return 1 for each GPU of this process whose device is known."""
         session = current_session()
-        ids = session.resource.attributes.get(attr.GPU_IDS, ()) if session is not None else ()
+        ids = session.outputs.resource.attributes.get(attr.GPU_IDS, ()) if session is not None else ()
         if isinstance(ids, tuple) and ids:
             self._load(find_path(scope))
             found = [self._label(str(number)) for number in ids]

@@ -204,7 +204,7 @@ def _note_earlier_actors(ray: Any) -> None:
     rows = list(found.values())
     earlier = [row["ActorID"] for row in rows if row["JobID"] == job and row["State"] != "DEAD"][:MAX_ACTORS]
     if earlier:
-        current.record_run({EARLIER_ACTORS: earlier})
+        current.run.add_facts({EARLIER_ACTORS: earlier})
 
 
 @contextlib.contextmanager
@@ -227,7 +227,7 @@ def _end_workers(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Around ``ray.shutdown``: the workers end, and the driver may go on, also with another cluster."""
     atexit.unregister(_end_job)
     current = _wait_for_workers()
-    with current.end_of_workers() if current is not None else contextlib.nullcontext():
+    with current.run.end_of_workers() if current is not None else contextlib.nullcontext():
         if current is not None:
             cluster.remove()
         yield
@@ -238,7 +238,7 @@ def _end_job() -> None:
     """At the exit of a driver that is still connected: Ray's own handler ends the workers next."""
     current = _wait_for_workers()
     if current is not None:
-        current.end_run()
+        current.run.end()
         cluster.remove()
 
 
@@ -303,7 +303,7 @@ def settings_to_forward() -> dict[str, str]:
     settings = choose({name: value for name, value in os.environ.items() if name not in taken}).forwarded
     current = current_session()
     if current is not None:
-        current.begin_run()
+        current.run.begin()
         settings.update(current.variables)
         settings["VERL_OTEL_ENABLED"] = "1"
         settings["VERL_OTEL_RUN_ID"] = current.config.run_id

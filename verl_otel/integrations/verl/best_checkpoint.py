@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary, safe_files
 from verl_otel.guards.decisions import BestMetric
+from verl_otel.integrations.verl import training
 
 FOLDER: Final = "best"
 VALUES: Final = "value.json"
@@ -30,21 +31,6 @@ MAX_WAITING: Final = 1000
 Values = dict[str, dict[str, Any]]
 
 
-class _Best:
-    """The steps of the run that are not decided, and the work in progress."""
-
-    waiting: dict[int, float] = {}
-    """Step to value."""
-    worker: threading.Thread | None = None
-    is_described = False
-    """Whether a line of the log has named what an earlier run kept."""
-
-
-def begin_run() -> None:
-    """Forget the steps of the run before."""
-    _Best.waiting, _Best.worker, _Best.is_described = {}, None, False
-
-
 def follow(folder: Path, metric: BestMetric, step: int, value: float | None) -> None:
     """Link the best checkpoint as soon as it is complete. Returns at once.
 
@@ -54,20 +40,21 @@ def follow(folder: Path, metric: BestMetric, step: int, value: float | None) -> 
         step: Number of the step that was logged.
         value: Its value of the scalar; None if it has none.
     """
+    run = training.current
     if value is not None:
-        _Best.waiting[step] = value
-        while len(_Best.waiting) > MAX_WAITING:
-            del _Best.waiting[min(_Best.waiting)]
-    if _Best.waiting and (_Best.worker is None or not _Best.worker.is_alive()):
-        arguments = (folder, metric, _Best.waiting, dict(_Best.waiting))
-        _Best.worker = threading.Thread(target=_decide, args=arguments, name="verl-otel-best", daemon=True)
-        _Best.worker.start()
+        run.undecided[step] = value
+        while len(run.undecided) > MAX_WAITING:
+            del run.undecided[min(run.undecided)]
+    if run.undecided and (run.best_worker is None or not run.best_worker.is_alive()):
+        arguments = (folder, metric, run.undecided, dict(run.undecided))
+        run.best_worker = threading.Thread(target=_decide, args=arguments, name="verl-otel-best", daemon=True)
+        run.best_worker.start()
 
 
 def wait(seconds: float) -> None:
     """Wait for a link that is being made: the training ends."""
-    if _Best.worker is not None:
-        _Best.worker.join(seconds)
+    if training.current.best_worker is not None:
+        training.current.best_worker.join(seconds)
 
 
 def _decide(folder: Path, metric: BestMetric, waiting: dict[int, float], values: dict[int, float]) -> None:
@@ -144,9 +131,9 @@ def _is_entry(one: Any) -> bool:
 
 def _describe(folder: Path, metric: BestMetric, kept: Values) -> None:
     """Log once what an earlier run has left in the folder."""
-    if _Best.is_described:
+    if training.current.has_described_best:
         return
-    _Best.is_described = True
+    training.current.has_described_best = True
     before = kept.get(metric.name)
     if before is not None:
         text = "verl-otel: the best checkpoint of an earlier run has %s %.4g at step %d; it stays until there is a better one"

@@ -18,11 +18,11 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import call_for
 from verl_otel.config import Config
-from verl_otel.guards.decisions import Guards, Stop, make_guards
+from verl_otel.guards.decisions import Stop, make_guards
 from verl_otel.health import profiles
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import Hook
-from verl_otel.integrations.verl import best_checkpoint
+from verl_otel.integrations.verl import best_checkpoint, training
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import LinkRecord
 from verl_otel.recording import run_log
@@ -43,23 +43,16 @@ _STOP: Final = CallSite("guard_stop", hook=True)
 _STOPPED: Final = b"stopped_by_guard"
 
 
-class _Run:
-    """The guards of the run that this process trains."""
-
-    guards: Guards | None = None
-    stopped: Stop | None = None
-    trainer: Any = None
-    """The trainer of this process; None before it trains."""
+_trainer: Any = None
+"""The trainer of this process; None before it trains."""
 
 
 def begin_run() -> None:
     """Create the guards of a run from its settings."""
     session = current_session()
-    _Run.guards, _Run.stopped = None, None
-    best_checkpoint.begin_run()
     if session is not None:
         config = session.config
-        _Run.guards = make_guards(
+        training.current.guards = make_guards(
             _load_thresholds(config.health_profile),
             nan=config.stop_on_nan,
             kl=config.stop_on_kl,
@@ -83,18 +76,19 @@ def _load_thresholds(name: str) -> Mapping[str, float]:
 
 def end_run() -> None:
     """Report what guards could not do in the run."""
-    if _Run.guards is not None:
-        _Run.guards.end()
+    if training.current.guards is not None:
+        training.current.guards.end()
 
 
 def is_stopped() -> bool:
     """Return whether a guard has stopped the run of this process."""
-    return _Run.stopped is not None
+    return training.current.stopped is not None
 
 
 def watch(trainer: Any) -> None:
     """Set the trainer that guards act on."""
-    _Run.trainer = trainer
+    global _trainer
+    _trainer = trainer
 
 
 def observe(data: Mapping[str, Any], step: Any) -> None:
@@ -105,11 +99,11 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
         step: Number of the step; 0 is the validation before training, which guards do not see.
     """
     number = to_number(step)
-    if _Run.guards is None or not number:
+    if training.current.guards is None or not number:
         return
     values = {str(key): float(value) for key, raw in data.items() if (value := to_number(raw)) is not None}
-    decision, trainer = _Run.guards.observe(int(number), values), _Run.trainer
-    if decision.stop is not None and _Run.stopped is None:  # first: a guard reports what it found only once
+    decision, trainer = training.current.guards.observe(int(number), values), _trainer
+    if decision.stop is not None and training.current.stopped is None:  # first: a guard reports what it found only once
         _stop(trainer, decision.stop)
     if decision.checkpoint and trainer is not None:
         with error_boundary.suppress_errors("guard checkpoint"):
@@ -118,8 +112,8 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
         with error_boundary.suppress_errors("guard alert"):
             alerts.report(_find_config(), int(number), text)
     folder = read_setting(getattr(trainer, "config", None), "trainer.default_local_dir")
-    if folder and _Run.guards.best is not None:
-        best_checkpoint.follow(Path(str(folder)), _Run.guards.best, int(number), decision.value)
+    if folder and training.current.guards.best is not None:
+        best_checkpoint.follow(Path(str(folder)), training.current.guards.best, int(number), decision.value)
 
 
 def _stop(trainer: Any, stop: Stop) -> None:
@@ -131,7 +125,7 @@ def _stop(trainer: Any, stop: Stop) -> None:
             stop.guard, stop.step, stop.text,
         )  # fmt: skip
         return
-    _Run.stopped = stop
+    training.current.stopped = stop
     trainer.total_training_steps = min(total, stop.step + 1)
     error_boundary.warn_once(
         f"guard {stop.step}",

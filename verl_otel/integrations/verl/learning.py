@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from verl_otel.health.recent_past import Followed, StepFollower
+from verl_otel.health.recent_past import Followed
+from verl_otel.integrations.verl import training
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.model import Point
 from verl_otel.recording.attribute_values import to_number
@@ -29,20 +30,12 @@ _SIZES: Final = {
 }
 
 
-class _Run:
-    """State of the run in this process."""
-
-    follower = StepFollower()
-    has_begun = False
-
-
-def begin_run(limits: Mapping[str, Any]) -> None:
-    """Reset the state, and record the configured limits of the run.
+def record_limits(limits: Mapping[str, Any]) -> None:
+    """Record the configured limits of a run that begins.
 
     Args:
         limits: Configured limits by name; values that are not numbers, or negative (disabled), are ignored.
     """
-    _Run.follower, _Run.has_begun = StepFollower(), False
     counter(metric_names.TRAINING_RESUMES).record(0)  # so that a rate sees the 1 that may follow
     for name, raw in limits.items():
         value = to_number(raw)
@@ -62,12 +55,12 @@ def follow(data: Mapping[str, Any], step: Any, now: int) -> list[Point]:
     number = to_number(step)
     if number is not None:
         number = int(number)
-        if not _Run.has_begun and number > 0:  # 0: the validation before the training
-            _Run.has_begun = True
+        if not training.current.has_logged_step and number > 0:  # 0: the validation before the training
+            training.current.has_logged_step = True
             if number > 1:
                 counter(metric_names.TRAINING_RESUMES).record(1)
-        found = _Run.follower.follow_progress(number, _read(data))
-    found += _Run.follower.follow_changes(_to_numbers(data, _SECONDS), _to_numbers(data, _SIZES))
+        found = training.current.follower.follow_progress(number, _read(data))
+    found += training.current.follower.follow_changes(_to_numbers(data, _SECONDS), _to_numbers(data, _SIZES))
     return [Point(INSTRUMENTS[metric], ((attr.METRIC, name),), now, now, value) for metric, name, value in found]
 
 
@@ -87,5 +80,5 @@ def _to_numbers(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, f
 
 def follow_trajectories(origins: Sequence[Origin]) -> None:
     """Add the trajectories that a step trains on: the mean times that they waited for the model and for tools."""
-    for metric, name, ratio in _Run.follower.follow_changes(measure_waits(origins)):
+    for metric, name, ratio in training.current.follower.follow_changes(measure_waits(origins)):
         gauge(metric, ((attr.METRIC, name),)).set(ratio)

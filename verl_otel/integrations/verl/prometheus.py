@@ -90,9 +90,8 @@ def _add_transfer_queue() -> None:
     with error_boundary.suppress_errors("transfer queue"):
         address = sys.modules["transfer_queue"].get_metrics_endpoint()
         current = current_session()
-        if (
-            address and current is not None and address not in _read_addresses(current.config)
-        ):  # verl's logger for RL-Insight may be first
+        # verl's logger for RL-Insight may be first
+        if address and current is not None and address not in _read_addresses(current.config):
             _add({to_text(address): {"instance": f"transfer_queue-{address}", _ROLE: "transfer_queue"}})
 
 

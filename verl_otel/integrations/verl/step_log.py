@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.verl import scalars
+from verl_otel.integrations.verl import scalars, training
 from verl_otel.integrations.verl.sample_origin import Origin, find_generation
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
@@ -40,32 +40,6 @@ MAX_SCALARS: Final = 512
 """Scalars of one record of level DEBUG."""
 
 
-class _Run:
-    """The run that this process trains."""
-
-    begun = 0.0
-    """Monotonic time of the start of its attempt."""
-    gpu_share = 1.0
-    """See `begin_run`."""
-    scores: dict[str, AttributeValue] = {}
-    """Fields about the trajectories of the current step."""
-    own_means: dict[str, float] = {}
-    """Mean, minimum and maximum of their scores, if those of verl are of other trajectories."""
-    components: dict[str, dict[str, float]] = {}
-    """Those of the rewards of the current step; see `measure_components`."""
-
-
-def begin_run(gpu_share: float = 1.0) -> None:
-    """Note the begin of a run in the process that trains it.
-
-    Args:
-        gpu_share: Share of the run's GPUs that verl divides its throughput by.
-    """
-    _Run.begun, _Run.gpu_share = time.monotonic(), gpu_share
-    _Run.scores, _Run.own_means, _Run.components = {}, {}, {}
-    run_log.begin_run()
-
-
 def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logged_later: bool = False) -> None:
     """Note the trajectories that the next record is about: number and spread of scores, groups without a signal, empty responses, generation.
 
@@ -75,27 +49,27 @@ def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logge
         logged_later: Whether verl logs a part of them with the next step, so that its means are of other trajectories.
     """
     scores = [origin.score for origin in origins if origin.score is not None and origin.score == origin.score]
-    _Run.scores = {"samples": len(origins), **_describe_groups(groups)}
-    _Run.components = measure_components(origins)
+    training.current.scores = {"samples": len(origins), **_describe_groups(groups)}
+    training.current.components = measure_components(origins)
     lengths = [origin.facts["response"] for origin in origins if "response" in origin.facts]
     if lengths:
-        _Run.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
-    _Run.own_means = {}
+        training.current.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
+    training.current.own_means = {}
     if scores:
-        mean, _Run.scores["score_std"] = find_spread(scores)
-        _Run.scores.update(_count_by_bin(scores))
+        mean, training.current.scores["score_std"] = find_spread(scores)
+        training.current.scores.update(_count_by_bin(scores))
         if logged_later:
-            _Run.own_means = {"mean": mean, "min": min(scores), "max": max(scores)}
+            training.current.own_means = {"mean": mean, "min": min(scores), "max": max(scores)}
     seconds = find_generation(origins)
     if seconds is not None:
-        _Run.scores["seconds"] = round(seconds, 6)
+        training.current.scores["seconds"] = round(seconds, 6)
 
 
 def _take_components(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return the components that one ``Tracking.log`` is about, and forget them. One without fields of the rollout is about something else."""
     if not any(key in data for keys in scalar_keys.ROLLOUT.values() for key in keys):
         return {}
-    components, _Run.components = _Run.components, {}
+    components, training.current.components = training.current.components, {}
     return components
 
 
@@ -139,7 +113,7 @@ def write(data: Mapping[str, Any], step: Any) -> dict[str, dict[str, float]]:
 
 def _describe_rollout(fields: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
     """Return the fields of verl together with those of the trajectories of the step; empty if they are about trajectories of the step before."""
-    scores, means, _Run.scores = _Run.scores, _Run.own_means, {}
+    scores, means, training.current.scores = training.current.scores, training.current.own_means, {}
     are_scores = fields.get("reward_mean") == fields.get("score_mean")  # no penalty is subtracted
     if means and not scores:
         return {}
@@ -168,9 +142,9 @@ def _add_records(values: Mapping[str, float], number: int | None) -> None:
         if scope == logs.ROLLOUT and fields:
             fields = _describe_rollout(fields)
         if scope == logs.TRAINING and fields:
-            fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
+            fields["elapsed_seconds"] = round(time.monotonic() - training.current.begun, 3)
             if _PER_GPU in fields:
-                fields[_PER_GPU] = values[scalar_keys.TRAINING[_PER_GPU][0]] * _Run.gpu_share
+                fields[_PER_GPU] = values[scalar_keys.TRAINING[_PER_GPU][0]] * training.current.gpu_share
         run_log.add_step(scope, number, fields)
     timings = {
         match[1]: value

@@ -21,6 +21,7 @@ from verl_otel.integrations.verl import (
     run_summary,
     scalars,
     step_log,
+    training,
 )
 from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.model import Point
@@ -125,13 +126,8 @@ _SAMPLE_FOLDERS: Final = {
 """Keys of the manifest for the folders of samples, and their paths in verl's configuration."""
 
 
-class _Run:
-    """The run that this process trains."""
-
-    state: RunState | None = None
-    """The state that was recorded last."""
-    at_finish: Callable[[], float] | None = None
-    """See `on_finish`."""
+_at_finish: Callable[[], float] | None = None
+"""See `on_finish`."""
 
 
 def _describe_new(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
@@ -169,14 +165,14 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
         {attr.PROJECT: project, attr.EXPERIMENT: experiment, **({attr.VERL_VERSION: version} if version else {})}
     )
     gauge(metric_names.RUN_INFO, tuple(labels.items())).set(1)
-    _Run.state = RunState.RUNNING
-    gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
-    guards.begin_run()
     # The one-step-off trainer divides its throughput by its own GPUs, the other trainers by all.
     divides_by_own = mode == "one_step_off" and trainer_gpus > 0
-    step_log.begin_run(gpu_share=trainer_gpus / (trainer_gpus + others) if divides_by_own else 1.0)
+    training.begin(trainer_gpus / (trainer_gpus + others) if divides_by_own else 1.0)
+    training.current.state = RunState.RUNNING
+    gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
+    guards.begin_run()
     limits = {name: read_setting(config, path) for name, path in _LIMITS.items()}
-    learning.begin_run({**limits, "staleness": _find_staleness_bound(config, labels.get(attr.TRAINER_MODE, ""))})
+    learning.record_limits({**limits, "staleness": _find_staleness_bound(config, labels.get(attr.TRAINER_MODE, ""))})
     device = read_setting(config, "trainer.device")
     devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
     penalty = {attr.KL_IN_REWARD: "true"} if read_setting(config, "algorithm.use_kl_in_reward") is True else {}
@@ -266,6 +262,7 @@ def record(data: Mapping[str, Any], step: Any) -> None:
 
 
 def _finish(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    global _at_finish
     tracking = args[0]
     if getattr(tracking, "_finished", False) or hasattr(tracking, _FAILED_INIT):
         return
@@ -274,7 +271,7 @@ def _finish(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     try:
         yield
     finally:
-        callback, _Run.at_finish, wait = _Run.at_finish, None, 0.0
+        callback, _at_finish, wait = _at_finish, None, 0.0
         with error_boundary.suppress_errors("end of a trainer"):
             wait = callback() if callback is not None else 0.0
         end_run(failed=bool(argument(args, kwargs, 1, "exit_code")))
@@ -283,7 +280,8 @@ def _finish(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
 
 def on_finish(callback: Callable[[], float] | None) -> None:
     """Call a function once when ``Tracking`` finishes, and wait for the seconds that it returns: a loop whose ``fit`` is not wrapped ends then."""
-    _Run.at_finish = callback
+    global _at_finish
+    _at_finish = callback
 
 
 def end_run(error: BaseException | None = None, *, failed: bool = False) -> None:
@@ -300,8 +298,9 @@ def end_run(error: BaseException | None = None, *, failed: bool = False) -> None
     else:
         state = RunState.STOPPED if guards.is_stopped() else RunState.FINISHED
     # The destructor of ``Tracking`` always reports success.
-    if RECORDER.on and _Run.state not in (state, RunState.FAILED, RunState.INTERRUPTED):
-        _Run.state = state
+    run = training.current
+    if RECORDER.on and run.state not in (state, RunState.FAILED, RunState.INTERRUPTED):
+        run.state = state
         gpu_time.end_run()
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state.value)
