@@ -277,6 +277,16 @@ def test_a_partial_success_is_counted(sink):
     assert [(answer.ok, answer.rejected) for answer in answers] == [(True, 3), (True, 5)]
 
 
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_any_body_of_an_answer_is_taken(sink, signal):
+    """Whatever stands in the body of a success, unless it is a page for people, it is a success."""
+    for content in (b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f", bytes(range(256))):
+        sink.answers[signal] = (200, {"Content-Type": "text/plain"}, content)
+        answer = send(sink.url, signal)
+        assert (answer.ok, answer.rejected) == (True, 0)
+        assert "does not answer as a receiver of OTLP (text/plain)" in answer.doubt
+
+
 def test_nobody_listens(dead_url):
     """A refused connection may be tried again, and the reason names the URL."""
     answer = send(dead_url)
