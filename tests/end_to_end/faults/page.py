@@ -197,7 +197,10 @@ def _describe_miss(judgement):
     return f"* {judgement.kind}{size}: reported: *{reported}*." + (f" {reason}" if reason else "")
 
 
-WHY = {}
+WHY = {
+    "replica stopped for long": "A request had hung for 25 s before in this training, so that work of a stopped process was overdue after 30 s only. The step is "
+    "named rightly afterwards.",
+}
 """Why a kind was not named, where it is known. Only for what is not named in the results that are kept."""
 _TEXT = """# Faults
 
