@@ -81,7 +81,7 @@ def _describe_series(results):
     if not shares or not loads:
         return f"Seeds: {seeds or 'none'}."
     return (
-        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {min(loads):.1f} to {max(loads):.1f}, and during the "
+        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {' to '.join(dict.fromkeys(f'{each:.1f}' for each in (min(loads), max(loads))))}, and during the "
         f"median step other programs took {median(shares):.0%} of the CPUs, at most {max(shares):.0%}."
     )
 
