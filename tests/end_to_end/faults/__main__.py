@@ -28,7 +28,10 @@ def main():
     parser.add_argument("out", type=Path)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--trainings", type=int, default=len(TRAININGS), help="a round, which plants each kind once, has 14"
+        "--trainings",
+        type=int,
+        default=len(TRAININGS) + 1,
+        help="a round has 15: 14 plant each kind once, one plants two in a step",
     )
     parser.add_argument("--only", default="", help="numbers of the trainings to run, separated by commas")
     parser.add_argument(

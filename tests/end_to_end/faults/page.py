@@ -81,7 +81,7 @@ def _describe_series(results):
     if not shares or not loads:
         return f"Seeds: {seeds or 'none'}."
     return (
-        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {min(loads):.1f} to {max(loads):.1f}, and during the "
+        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {' to '.join(dict.fromkeys(f'{each:.1f}' for each in (min(loads), max(loads))))}, and during the "
         f"median step other programs took {median(shares):.0%} of the CPUs, at most {max(shares):.0%}."
     )
 
@@ -197,7 +197,10 @@ def _describe_miss(judgement):
     return f"* {judgement.kind}{size}: reported: *{reported}*." + (f" {reason}" if reason else "")
 
 
-WHY = {}
+WHY = {
+    "replica stopped for long": "A request had hung for 25 s before in this training, so that work of a stopped process was overdue after 30 s only. The step is "
+    "named rightly afterwards.",
+}
 """Why a kind was not named, where it is known. Only for what is not named in the results that are kept."""
 _TEXT = """# Faults
 
