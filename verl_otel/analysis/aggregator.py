@@ -25,13 +25,6 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
 from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.timeline import (
-    add_consumption,
-    consumes_submitted,
-    is_submitted,
-    mark_unlinked,
-    name_call,
-)
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
@@ -238,7 +231,9 @@ class Aggregator(msgspec.Struct, dict=True):
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
-            elif name_call(root.span.name) and (root.span.name in self._outside or len(self._outside) < MAX_OUTSIDE):
+            elif timeline.name_call(root.span.name) and (
+                root.span.name in self._outside or len(self._outside) < MAX_OUTSIDE
+            ):
                 self._outside[root.span.name] += 1
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
@@ -268,7 +263,7 @@ class Aggregator(msgspec.Struct, dict=True):
         """Yield a sentence on each kind of call of an own loop that began in no trajectory and no step, so that nothing knows whose it is."""
         for name, count in self._outside.most_common() if self._has_own_steps else ():
             yield (
-                f"{counted(count, 'call')} of {name_call(name)} began outside of every trajectory and step: "
+                f"{counted(count, 'call')} of {timeline.name_call(name)} began outside of every trajectory and step: "
                 "a thread or an executor does not take the context over, verl_otel.bind_context does"
             )
 
@@ -277,10 +272,12 @@ class Aggregator(msgspec.Struct, dict=True):
     def _add_step(self, root: Node) -> None:
         is_own = attr.STEP_LINEAGE in root.span.attributes
         self._has_own_steps = self._has_own_steps or is_own
-        submitted = [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)] if is_own else []
+        submitted = (
+            [waiting for waiting in self._waiting.values() if timeline.is_submitted(root, waiting)] if is_own else []
+        )
         submitted.sort(key=lambda trajectory: (trajectory.start_ns, trajectory.trace_id))  # whatever piece they lay in
-        if consumes_submitted(root):
-            add_consumption(root, submitted)
+        if timeline.consumes_submitted(root):
+            timeline.add_consumption(root, submitted)
         consumed = timeline.find_consumed(root)
         trained = attr.ERROR_TYPE not in root.span.attributes
         found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
@@ -290,8 +287,8 @@ class Aggregator(msgspec.Struct, dict=True):
         built = build(root, members, filtered, submitted, attempt, self.context)
         self.slowest.replace((*built.members, *built.others))
         path = self._find_blocked(built)
-        if not members and consumes_submitted(root):
-            path = mark_unlinked(path, self._waiting.values())
+        if not members and timeline.consumes_submitted(root):
+            path = timeline.mark_unlinked(path, self._waiting.values())
         judged = judge_step(built, path, self._judge.judge(built.step, built.findings))
         add = self._windows.merge_step if self._has_other_rank(judged.step, root) else self._windows.add_step
         add(judged)

@@ -168,15 +168,7 @@ NOTED_DIFFERENCE: Final = 0.1
 """Differences in the amount of work per step above this are noted: durations are then not comparable."""
 UNLIKE: Final = 0.25
 """If median and trimmed mean of the steps differ by more, a run has long and short steps, and neither represents all."""
-_FACTS: Final = (
-    attr.ALGORITHM,
-    attr.TRAINER_MODE,
-    attr.VERL_VERSION,
-    attr.MODEL,
-    attr.ENGINE,
-    attr.NODES,
-    attr.GPUS,
-)
+_FACTS: Final = (attr.ALGORITHM, attr.TRAINER_MODE, attr.VERL_VERSION, attr.MODEL, attr.ENGINE, attr.NODES, attr.GPUS)
 
 
 class Row(NamedTuple):
@@ -440,7 +432,10 @@ def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contri
         seconds = [mean.get((kind, name), 0.0) for mean in means]
         by_kind.setdefault(kind, []).append((name, seconds[0], seconds[1]))
     differences = [
-        significance.differ(*([_sum_kind(step, kind) for step in steps] for steps in (a, b)), noise=noise)
+        significance.differ(
+            *([sum(ns for each, _, ns in step.groups if each == kind) / 1e9 for step in steps] for steps in (a, b)),
+            noise=noise,
+        )
         for kind in by_kind
     ]
     adjusted = significance.holm([difference.p for difference in differences])
@@ -451,10 +446,6 @@ def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contri
         is_significant = _is_significant(difference, p)
         contributions.append(Contribution(kind, seconds_more, seconds_more / whole, tuple(parts), is_significant))
     return tuple(sorted(contributions, key=lambda contribution: (-abs(contribution.seconds), contribution.kind)))
-
-
-def _sum_kind(step: Step, kind: str) -> float:
-    return sum(nanoseconds for each, _, nanoseconds in step.groups if each == kind) / 1e9
 
 
 def _trim(steps: Sequence[Step]) -> list[Step]:

@@ -20,9 +20,7 @@ from verl_otel.analysis.model import Segment, Trajectory
 from verl_otel.analysis.traces import critical_path, tree
 from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.analysis.traces.timeline import (
-    build_trajectory,
-)
+from verl_otel.analysis.traces.timeline import build_trajectory
 from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr

@@ -62,9 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _open_closed_streams()
     _accept_any_terminal()
-    logging.getLogger("ray._private.authentication").setLevel(
-        logging.ERROR
-    )  # it warns that it has found the user's token
+    # It warns that it has found the user's token.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
     parser = _Parser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",

@@ -180,9 +180,8 @@ class Gathering:
             file.path,
             *(str(path.with_name(f"{path.stem}@{node.name}{mark}{path.suffix}")) for mark in ("", "-2")),
         ]
-        name = next(
-            (candidate for candidate in names if candidate not in self._taken), names[-1]
-        )  # a process with the same name on another node
+        # Another name than that of a process with the same name on another node.
+        name = next((candidate for candidate in names if candidate not in self._taken), names[-1])
         self._taken.add(name)
         part.replace(self._out / name)
 

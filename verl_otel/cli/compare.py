@@ -29,7 +29,6 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.documents import compare as documents
 from verl_otel.cli.documents.compare import Compare, Contribution, Row, Sample, make_compare
 from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.wording import doing, figure
@@ -210,8 +209,11 @@ def render(compared: Compare, *, markdown: bool = False) -> str:
         parts.append(
             "\n".join(["Take note", *(f"{'- ' if markdown else '  '}{show(note)}" for note in compared.notes)])
         )
-    if compared.conditions:
-        lines = [f"{'- ' if markdown else '  '}{_describe_condition(result)}" for result in compared.conditions]
+    lines = []
+    for each in compared.conditions:
+        state = "HOLDS" if each.holds else "does not hold" if each.judged else "could not be judged"
+        lines.append(f"{'- ' if markdown else '  '}{show(each.condition)}: {state}, {each.reason}")
+    if lines:
         parts.append("\n".join(["Conditions", *lines]))
     return "\n\n".join(parts)
 
@@ -357,11 +359,6 @@ def _device_rows(compared: Compare) -> str:
 def _count(compared: Compare) -> str:
     least, most = sorted((compared.steps.a, compared.steps.b))
     return f"{least}" if least == most else f"the same {least}"
-
-
-def _describe_condition(result: documents.Condition) -> str:
-    state = "HOLDS" if result.holds else "does not hold" if result.judged else "could not be judged"
-    return f"{show(result.condition)}: {state}, {result.reason}"
 
 
 # -- The resources of two runs: GPUs, tokens per second, utilisation, memory, and how throughput scales with the number of GPUs --

@@ -52,11 +52,7 @@ SMALLEST_SHARE: Final = 0.01
 """Levers with a smaller gain are only named."""
 REPLAYED_ITEMS: Final = 20_000
 """Pieces of trajectories that are replayed where levers are shown beside other things: about a second."""
-_LIMITS: Final = {
-    "loop": "event loop of {}, blocked by tools",
-    "server": "{}: {}",
-    "reward": "{}: {}",
-}
+_LIMITS: Final = {"loop": "event loop of {}, blocked by tools", "server": "{}: {}", "reward": "{}: {}"}
 
 
 def choose(levers: Sequence[Lever], *, once: bool = False) -> list[Lever]:

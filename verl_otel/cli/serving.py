@@ -114,9 +114,8 @@ class HttpAuth(NamedTuple):
             given = base64.b64decode(encoded.strip(), validate=True)
         except ValueError:
             return False
-        matches = [
-            hmac.compare_digest(given, user) for user in users
-        ]  # compares all users, so that timing reveals nothing
+        # All users are compared, so that timing reveals nothing.
+        matches = [hmac.compare_digest(given, user) for user in users]
         return scheme.lower() == "basic" and any(matches)
 
 

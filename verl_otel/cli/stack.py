@@ -222,10 +222,8 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
     except ValueError as error:
         raise VerlOtelError(f"--data {arguments.data or DATA}: {error}") from None
     folder = config.read("run_dir", arguments.run_dir).absolute() / prometheus_targets.TARGETS_FOLDER
-    for option, path in (
-        ("--data", data),
-        ("--run-dir", folder),
-    ):  # Prometheus reports an error for a missing folder
+    # Prometheus reports an error for a missing folder.
+    for option, path in (("--data", data), ("--run-dir", folder)):
         try:
             safe_files.make_folder(path)
         except OSError as error:

@@ -355,11 +355,12 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
     numbers = {index: schedule.numbers[index] for index in compared}
     levers = [_measure(candidate, before, numbers, usual) for candidate in find_candidates(schedule, timeline)]
     levers.sort(key=lambda lever: (lever.only_step is not None, -lever.seconds, lever.kind, lever.subject))
+    waits = timeline.find_waits(schedule)
     return Levers(
         tuple(levers),
         tuple(schedule.numbers[index] for index in usual),
         fmean(before[index] for index in usual) / 1e9,
-        _mean_wait(timeline, schedule, usual),
+        fmean(waits[index] for index in usual) / 1e9,
         tuple((pool.kind, pool.instance, pool.slots) for pool in schedule.pools),
         _describe_unknown(schedule),
         tuple(schedule.numbers[index] for index in long),
@@ -444,11 +445,6 @@ def _bootstrap(gains: Sequence[int]) -> tuple[float, float]:
     means = sorted(fmean(chance.choices(gains, k=len(gains))) for _ in range(RESAMPLES))
     edge = round(RESAMPLES * (1 - CONFIDENCE) / 2)
     return means[edge] / 1e9, means[-edge - 1] / 1e9
-
-
-def _mean_wait(timeline: Timeline, schedule: Schedule, compared: Sequence[int]) -> float:
-    waits = timeline.find_waits(schedule)
-    return fmean(waits[index] for index in compared) / 1e9
 
 
 def _describe_unknown(schedule: Schedule) -> tuple[str, ...]:

@@ -98,9 +98,8 @@ def _of_call(cause: SpanRecord, host: str, effect: SpanRecord, other: str) -> It
 def _of_link(kind: object, span: SpanRecord, host: str, linked: SpanRecord, other: str) -> Iterator[Bound]:
     if kind == "submitted_by":
         yield Bound(linked.start_ns, other, host, span.start_ns - linked.start_ns)
-    elif (
-        kind == "consumed"
-    ):  # verl consumes finished trajectories: in all its modes the end came first, by 4 ms or more
+    elif kind == "consumed":
+        # verl consumes finished trajectories: in all its modes the end came first, by 4 ms or more.
         yield Bound(linked.end_ns, other, host, span.end_ns - linked.end_ns)
 
 
@@ -118,11 +117,8 @@ def estimate(bounds: Iterable[Bound], reference: str, hosts: Iterable[str]) -> d
         fine[key] = min(bound.most_ns, fine.get(key, bound.most_ns))
     roughly = _solve(_tightest([{key[:2]: most} for key, most in fine.items()]), reference)
     windows: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
-    for (
-        host,
-        other,
-        number,
-    ), most in fine.items():  # what happened at one time belongs together, whatever the clocks were
+    # What happened at one time belongs together, whatever the clocks were.
+    for (host, other, number), most in fine.items():
         window = windows[(number * _FINE_NS - roughly.get(host, (0, 0.0))[0]) // WINDOW_NS]
         window[host, other] = min(most, window.get((host, other), most))
     points_by_host: dict[str, list[tuple[int, int, float]]] = {host: [] for host in hosts}
