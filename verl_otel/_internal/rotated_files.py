@@ -20,7 +20,7 @@ import re
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -313,9 +313,3 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     with _open_compressed(path) as file:
         return file.size
-
-
-def read_blocks(path: Path) -> tuple[Iterable[Block], int]:
-    """Return the blocks of a compressed file, and the number of bytes of its lines. Raises `OSError`."""
-    with _open_compressed(path) as file:
-        return tuple(file.blocks), file.size
