@@ -111,8 +111,8 @@ class BestMetric:
     """The scalar that says which checkpoint is best.
 
     Args:
-        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest. A key is verl's, or the name that the
-            run log has for it, such as ``rollout/reward_mean``.
+        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest. A key is
+            verl's, or the name that the run log has for it, such as ``rollout/reward_mean``.
     """
 
     def __init__(self, text: str) -> None:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: values of thresholds for a kind of training, by name or in a file.
 
-A file has one ``name = number`` a line, ``nan`` for off, comments after ``#``, and may begin with ``base = "math"``, the profile of all other values.
+A file has one ``name = number`` a line, ``nan`` for off, comments after ``#``, and may begin with ``base = "math"``,
+the profile of all other values.
 """
 
 from __future__ import annotations

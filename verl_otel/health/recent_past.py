@@ -83,8 +83,8 @@ class LearningProgress:
     def find_trend(self) -> float | None:
         """Return Kendall's tau of the last twenty values against time, from -1 (falling) to 1 (rising); None for too few values.
 
-        It does not depend on the scale of the values, so that one threshold fits every reward. Source: H. B. Mann, Nonparametric Tests Against Trend,
-        Econometrica 13 (1945).
+        It does not depend on the scale of the values, so that one threshold fits every reward. Source: H. B. Mann,
+        Nonparametric Tests Against Trend, Econometrica 13 (1945).
         """
         return measure_trend(self._values) if len(self._values) >= MIN_VALUES else None
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the job of verl-otel to a user's ``prometheus.yml``: a file beside it, and one line that names this file.
 
-Both are written under a lock, and put back if Prometheus refuses them. Without a ``prometheus.yml`` nothing is created: no Prometheus would read it.
-Whatever cannot be done is one line for the user, and the file stays as it was.
+Both are written under a lock, and put back if Prometheus refuses them. Without a ``prometheus.yml`` nothing is created:
+no Prometheus would read it. Whatever cannot be done is one line for the user, and the file stays as it was.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several jobs under one name: whether a run that has begun is continued, or its name is used again.
 
-``torchrun --rdzv-id=100`` stands in scripts that start one job after the other, and several at once. A run whose processes were killed, or that has
-failed, is continued: this is another attempt. One that has finished, or that goes on, is another job.
+``torchrun --rdzv-id=100`` stands in scripts that start one job after the other, and several at once. A run whose
+processes were killed, or that has failed, is continued: this is another attempt. One that has finished, or that goes
+on, is another job.
 """
 
 from __future__ import annotations

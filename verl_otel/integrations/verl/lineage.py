@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lineage: which step trained on which trajectory.
 
-The agent loop tags each sample with its origin (`Origin`). The trainer reads and removes the tags when it receives a batch, before verl reads
-the batch. This module transports them in TransferQueue's tags, `batch_lineage` in the batches of trainers without TransferQueue.
+The agent loop tags each sample with its origin (`Origin`). The trainer reads and removes the tags when it receives a
+batch, before verl reads the batch. This module transports them in TransferQueue's tags, `batch_lineage` in the batches
+of trainers without TransferQueue.
 """
 
 from __future__ import annotations
@@ -164,7 +165,8 @@ MAX_SYNCS: Final = 256
 _syncs: Final[deque[tuple[float, int]]] = deque(maxlen=MAX_SYNCS)
 """When each sync ended, in Unix seconds, and the version that it sent."""
 _updates: Final[dict[int, int]] = {}
-"""Number of the step whose update is in the weights of a version: the version, but one less where verl syncs before the update (one-step-off)."""
+"""Number of the step whose update is in the weights of a version: the version, but one less where verl syncs before the
+update (one-step-off)."""
 
 
 def note_sync(version: Any, ended: float) -> None:
@@ -243,8 +245,8 @@ def _link(origins: list[Origin]) -> None:
 
 
 # -- Links to the trajectories that a replay buffer removes: no step trains on them --
-# A replay buffer of verl 0.9 removes groups of prompts that are stale, that have no signal (DAPO), that failed, or that are left over, and clears
-# them from TransferQueue. The tags of their samples are in its partitions until then.
+# A replay buffer of verl 0.9 removes groups of prompts that are stale, that have no signal (DAPO), that failed, or that
+# are left over, and clears them from TransferQueue. The tags of their samples are in its partitions until then.
 
 REASONS: Final = ("stale", "no_signal", "failed")
 """Why a group is evicted, in the order of verl's tuple of reasons."""
@@ -294,8 +296,9 @@ def _find_origins(
 
 
 # -- Which of the trajectories that a trainer received in a step it trained on, without TransferQueue --
-# A trainer that filters what it generated (dynamic sampling as in DAPO, a cut to the batch size) sends fewer rows to the update. A row is recognised
-# by its tokens: recipes set ``uid`` after the generation, and filters, balancing and merges of rounds change the order of the rows.
+# A trainer that filters what it generated (dynamic sampling as in DAPO, a cut to the batch size) sends fewer rows to
+# the update. A row is recognised by its tokens: recipes set ``uid`` after the generation, and filters, balancing and
+# merges of rounds change the order of the rows.
 
 ROW: Final = "row"
 """Key of a row's checksum among the facts of an `Origin`."""

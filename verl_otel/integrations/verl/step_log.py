@@ -27,8 +27,8 @@ _SCOPES: Final = {
 """Fields of each scope with the keys of verl that have them."""
 _VALIDATION: Final = "val-"
 _TIMER: Final = re.compile(r"timing_s/(?!step$)(.+)")
-"""Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of agent loops, and scalars, unless
-they are those of a phase."""
+"""Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of
+agent loops, and scalars, unless they are those of a phase."""
 _PER_GPU: Final = "tokens_per_second_per_gpu"
 EMPTY_TOKENS: Final = 1
 """Tokens of a response that has no text: the end alone."""

@@ -218,8 +218,8 @@ def _size_pool(config: Any, path: str) -> int:
 def _find_staleness_bound(config: Any, mode: str) -> float | None:
     """Return the staleness of the oldest samples that are trained on; None where verl bounds it in no model versions.
 
-    Only verl's asynchronous v1 trainers read the threshold, in their own sampler. It is the number of versions that a trajectory may span, and a
-    trajectory of the current version spans one.
+    Only verl's asynchronous v1 trainers read the threshold, in their own sampler. It is the number of versions that a
+    trajectory may span, and a trajectory of the current version spans one.
     """
     sampler = read_setting(config, "trainer.v1.sampler")
     threshold = to_number(read_setting(sampler, "max_off_policy_threshold"))

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's trainers: the current step and its rounds, submission, validation, warm-up, checkpoints.
 
-Trainers of other projects derive from verl's and override ``fit``, ``_validate`` or ``_save_checkpoint``. With dynamic sampling (DAPO) their loop
-opens verl's timer ``step`` for every round of generation, several times before one update: these rounds are one step. So are the local steps of
-verl's fully asynchronous trainer that make one version of the weights: verl logs and saves by version.
+Trainers of other projects derive from verl's and override ``fit``, ``_validate`` or ``_save_checkpoint``. With dynamic
+sampling (DAPO) their loop opens verl's timer ``step`` for every round of generation, several times before one update:
+these rounds are one step. So are the local steps of verl's fully asynchronous trainer that make one version of the
+weights: verl logs and saves by version.
 """
 
 from __future__ import annotations
@@ -142,8 +143,8 @@ def _find_trainer() -> Any:
         if code.co_argcount and code.co_varnames[0] == "self":
             variables = frame.f_locals
             owner = variables.get("self")
-            # Before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends. It is that of `locals()`, too: one that
-            # the frame's code holds itself stays.
+            # Before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends. It is that of
+            # `locals()`, too: one that the frame's code holds itself stays.
             if type(variables) is dict and sys.getrefcount(variables) <= _UNHELD:
                 variables.clear()
             if "global_steps" in getattr(owner, "__dict__", ()):
