@@ -145,7 +145,7 @@ def _find_descriptor(stream: Any) -> int:
 
 
 def takes(stream: Any, size: int) -> bool:
-    """Return whether ``size`` bytes can be written to a stream now without blocking. A stream without a file descriptor takes everything."""
+    """Return whether ``size`` bytes can be written now without blocking. A stream without a file descriptor takes all."""
     descriptor = _find_descriptor(stream)
     if descriptor < 0:
         return True

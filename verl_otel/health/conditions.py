@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions that guards stop a training for, and those of its alerts. Each sees the scalars of every step, in order, for some steps in a row.
+"""Conditions of guards and alerts. Each sees the scalars of every step, in order, for some steps in a row.
 
 Scalars have verl's keys, such as ``actor/ppo_kl``. Conditions do not depend on the scale or sign of the reward: a fall
 is measured against what the run has gained, and against the noise between its steps.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The last few steps against those before, counted in steps: what became slower, or larger, all of a sudden, and whether a series still improves."""
+"""The last few steps against those before: what suddenly became slower or larger, and whether a series still improves."""
 
 from __future__ import annotations
 

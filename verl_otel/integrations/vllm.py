@@ -95,7 +95,7 @@ def _restore(inherited: str | None) -> None:
 
 
 def _send_headers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
-    """Add headers to a call of ``generate``, which returns the host's own generator: tokens cost nothing, and closing it works as before."""
+    """Add headers to a call of ``generate``, which returns the host's own generator: tokens cost nothing."""
     is_tracing = getattr(getattr(args[0], "output_processor", None), "tracing_enabled", True)
     if kwargs.get("trace_headers") is None and is_tracing:
         headers = make_headers()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What held a step, reported when the step ends: a line of the log, an event, ``verl.step.held``, and ``verl.goodput``; and what held the run.
+"""What held a step, reported when it ends: a line of the log, an event, ``verl.step.held``, ``verl.goodput``.
 
 Verdicts come from what the trainer itself knows: its phases, and what it did between two steps. The rules are those of
 `slow_phases`, with the steps before as peers. Memory is that of the baselines.

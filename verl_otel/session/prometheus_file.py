@@ -134,7 +134,7 @@ def _has_job(url: str, name: str) -> bool | None:
 
 
 def lists_run(url: str, run_id: str) -> bool | None:
-    """Return whether an HTTP service discovery of verl-otel has targets of a run; None if there is none at this URL, or it asks for a password."""
+    """Return whether an HTTP service discovery has targets of a run; None without one, or if it asks for a password."""
     state, body = _ask(f"{url}?{urlencode({'run': run_id})}")
     try:
         entries = safe_files.parse_json(body) if state == _OK else None
@@ -299,7 +299,7 @@ def _write_job(path: Path, text: str) -> None:
 
 
 def _write_settings(path: Path, before: bytes, after: bytes) -> None:
-    """Write what differs into the file, so that its owner, group, mode and links stay: a line at its end is one append. Raises `OSError`."""
+    """Write what differs into the file, so that owner, group, mode and links stay: a line is one append. Raises `OSError`."""
     if safe_files.read_bytes(path, MAX_BYTES) != before:
         raise OSError(errno.EBUSY, "another program has just changed it", str(path))
     pairs = enumerate(zip(before, after, strict=False))

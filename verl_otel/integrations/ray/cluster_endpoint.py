@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The OTLP endpoint of a Ray cluster: `verl-otel stack --cluster` stores it in Ray's key-value store, and the processes of trainings use it.
+"""The OTLP endpoint of a Ray cluster: `verl-otel stack --cluster` puts it into Ray's store, and trainings use it.
 
 A process takes the endpoint into its environment, where its children find it, too. The token and the certificate of the
 authority are written to private files of this node. A process whose environment names a destination of its own takes

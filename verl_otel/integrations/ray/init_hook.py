@@ -176,7 +176,7 @@ class _Question:
 
 @error_boundary.never_raises("ray client")
 def _load_in_server(ray: Any) -> None:
-    """Load verl-otel in the server of Ray Client that calls actors for this process, if there is one. A server without it cannot take the context."""
+    """Load verl-otel in the server of Ray Client, if there is one: without it the context does not reach actors."""
     if _is_client():
         with contextlib.suppress(TimeoutError):
             answer = call_for(SERVER_SECONDS, "verl-otel-client", lambda: ray.get(ray.put(_Question())))

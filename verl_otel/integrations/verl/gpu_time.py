@@ -121,7 +121,7 @@ def note_phase(key: str, start: float, stop: float) -> None:
 
 
 def note_call(method: str, start: float, stop: float, *, blocking: bool = True) -> None:
-    """Record a call of a worker group that returned: with the result of its workers, or with a future while they compute (verl's critic)."""
+    """Record a call of a worker group that returned a result, or a future while workers compute (verl's critic)."""
     if len(_account.calls) < MAX_NOTES:
         _account.calls.append(Call(method, start, stop, blocking))
 

@@ -145,7 +145,7 @@ def _count_groups(trained: list[Origin], signals: Mapping[str, bool]) -> dict[st
 
 
 def _note_advantages(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
-    """Note whether the samples of each group differ in their advantage, which group-relative estimators give to all tokens of a response alike."""
+    """Note whether the samples of each group differ in their advantage, which is the same for all tokens of a response."""
     data = yield
     if not RECORDER.on or _Step.algorithm not in GROUP_RELATIVE:
         return
@@ -359,7 +359,7 @@ def describe_row(output: Any) -> dict[str, float]:
 
 
 def _sum_rows(prompts: Any, responses: Any) -> list[int]:
-    """Return the checksum of each row of two tensors; nothing for anything else, and for tensors of a device, whose work would be waited for."""
+    """Return the checksum of each row of two tensors of the CPU; nothing for anything else: a device would be waited for."""
     tensors = (prompts, responses)
     if not all(getattr(tensor, "is_cpu", False) and not tensor.is_nested for tensor in tensors):
         return []

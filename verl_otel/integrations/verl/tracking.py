@@ -279,7 +279,7 @@ def _finish(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
 
 
 def on_finish(callback: Callable[[], float] | None) -> None:
-    """Call a function once when ``Tracking`` finishes, and wait for the seconds that it returns: a loop whose ``fit`` is not wrapped ends then."""
+    """Call a function once when ``Tracking`` finishes, where no ``fit`` is wrapped; then wait the seconds it returns."""
     global _at_finish
     _at_finish = callback
 

@@ -90,7 +90,7 @@ class Trainer:
 
 
 def _read_version(trainer: Any) -> int | None:
-    """Return the version of the weights that a fully asynchronous trainer has made last; None for others. ``global_steps`` counts its local steps."""
+    """Return the last version of the weights of a fully asynchronous trainer, which counts local steps; None for others."""
     version = to_number(getattr(trainer, "current_param_version", None))
     return None if version is None else int(version)
 
@@ -123,7 +123,7 @@ def _register_untracked(trainer: Any) -> None:
 
 
 def _leave_found() -> None:
-    """Refer to a trainer that was found only while it is in one of its own methods: trackers that belong to it finish when it is deleted."""
+    """Refer to a found trainer only while it is in one of its methods: its trackers finish when it is deleted."""
     if Trainer.found is not None:
         Trainer.instance = None
         guards.watch(None)
@@ -134,7 +134,7 @@ _UNHELD: Final = 3
 
 
 def _find_trainer() -> Any:
-    """Return the trainer in one of whose methods a step is opened, if its class derives from none of verl's (SPIN) or hides their methods; else None."""
+    """Return the trainer in whose method a step is opened, if its class is none of verl's (SPIN); else None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(MAX_FRAMES):
         if frame is None:

@@ -73,7 +73,7 @@ class Parts:
             self.bytes += int(item[1].nbytes)
 
     def record(self, span: Span) -> None:
-        """Record what was done, on the span of the rank, and as metrics of rank 0. Without weights that passed through the generator nothing is known."""
+        """Record what was done on the span of the rank, and as metrics of rank 0; nothing if no weights passed through."""
         if not self.bytes:
             return
         producer, *_ = self.seconds
