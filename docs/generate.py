@@ -5,6 +5,7 @@
 import argparse
 import ast
 import contextlib
+import inspect
 import io
 import itertools
 import re
@@ -99,8 +100,9 @@ of verl's `Tracking.log` is also sent, as a gauge with its value unchanged: `act
 Prometheus, `verl_actor_pg_loss`.
 
 The last column names the families of numbers of `tests/recount` in which a metric is counted again, in every mode of verl that has it, from what verl
-logs, what the test bed writes and stamps at its own methods, without code of verl-otel. "not checked" are those that no such count covers: what needs
-a GPU or a real engine, what a host says about itself, and verl-otel's metrics about itself are compared in tests of their own.
+logs, what the test bed writes and stamps at its own methods, without code of verl-otel. {unchecked} of {all} are "not checked" by such a count: what needs
+a GPU, a real engine, its transport of weights or tools with environments; states of verl's replay buffer; what a host says about itself; late event
+loops; and verl-otel's metrics about itself. Other tests compare these.
 
 """
 RESOURCE = """
@@ -148,7 +150,7 @@ All commands of `verl-otel`, their arguments and exit codes. `verl-otel COMMAND 
 | exit code | meaning |
 |---|---|
 | 0 | It is done. |
-| 1 | There is a finding: nothing to show, something does not work, or a condition of `compare --fail-if` holds. |
+| 1 | There is a finding: nothing to show, something does not work, or what `--fail-if` of `compare` or `explain` names is so. |
 | 2 | Wrong usage, or a file, folder or port cannot be used; with `--json` as `{"error": "..."}` on standard output. |
 | 3 | `compare` could not judge a condition. |
 | 130 | Ctrl-C. |
@@ -182,7 +184,8 @@ def telemetry_page():
         unit = f" `{row.unit}`" if row.unit else ""
         families = "; ".join(counted.get(row.name, ["not checked"]))
         rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` | {families} |")
-    return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + METRICS_HEAD + "\n".join(rows) + "\n" + RESOURCE
+    head = METRICS_HEAD.format(unchecked=len(METRICS.keys() - counted.keys()), all=len(METRICS))
+    return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + head + "\n".join(rows) + "\n" + RESOURCE
 
 
 RECOUNT = DOCS.parent / "tests" / "recount" / "rows.py"
@@ -364,7 +367,119 @@ def _find_idea(path):
     return " ".join(line.removeprefix("// ") for line in comment)
 
 
-PAGES = {"settings.md": settings_page, "telemetry.md": telemetry_page, "cli.md": cli_page, "json.md": json_page}
+API = {
+    "Spans": "step phase rollout trajectory turn llm tool reward update span consume bind_context",
+    "Metrics": "timed counter gauge histogram",
+    "Run log": "log",
+    "Start and stop": "init on_record shutdown",
+    "Errors": "VerlOtelError ConfigError",
+    "Recorded runs": "analysis.Run",
+    "Tests": "testing.Capture testing.capture testing.verl_otel_capture",
+}
+"""The names of the page of the API, by their headings."""
+API_HEAD = """
+The public names of the package `verl_otel`, each with its signatures as a type checker sees them. Everything else is internal and may change in any
+release. [Instrument your own code](../how-to/instrument-code.md) shows when to use which.
+
+All of them are safe to call before `init` and with telemetry off: they then record nothing. Recording never raises. Each function for spans is a
+decorator and a context manager; decorated functions may be sync, async, generators or async generators. `F` is the decorated function.
+"""
+SECTION = re.compile(r"^(Args|Returns|Raises|Yields|Example|Examples):$")
+
+
+def api_page():
+    """Make the page of the Python API from signatures and docstrings."""
+    parts = ["# Python API", NOTE.rstrip(), API_HEAD.strip()]
+    for title, names in API.items():
+        parts.append(f"## {title}")
+        for name in names.split():
+            module, _, last = f"verl_otel.{name}".rpartition(".")
+            parts += describe_name(name, getattr(import_module(module), last))
+    return "\n\n".join(parts) + "\n"
+
+
+def describe_name(name, value):
+    """Yield the heading, signatures and text of a function or a class, and those of the methods of a class."""
+    value = inspect.unwrap(value)
+    tree = ast.parse(Path(inspect.getsourcefile(value)).read_text("utf-8"))
+    last = value.__name__
+    found = [node for node in tree.body if getattr(node, "name", "") == last]
+    yield f"### {name}"
+    if isinstance(found[-1], ast.ClassDef):
+        yield f"```py\nclass {last}({', '.join(map(ast.unparse, found[-1].bases))}): ...\n```".replace("()", "")
+        yield from describe_docstring(ast.get_docstring(found[-1]))
+        for node in found[-1].body:
+            if isinstance(node, ast.FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
+                yield f"#### {last}.{node.name}\n\n```py\n{_sign(node)}\n```"
+                yield from describe_docstring(ast.get_docstring(node) or "")
+        return
+    overloads = [node for node in found if any(ast.unparse(each) == "overload" for each in node.decorator_list)]
+    yield "```py\n" + "\n".join(map(_sign, overloads or found[-1:])) + "\n```"
+    yield from describe_docstring(ast.get_docstring(found[-1]))
+
+
+def _sign(node):
+    """Return the signature of a function, on several lines where it is long."""
+    kept = [each for each in node.decorator_list if ast.unparse(each) in ("property", "classmethod")]
+    bare = ast.FunctionDef(node.name, node.args, [ast.Expr(ast.Constant(...))], kept, node.returns, lineno=1)
+    text = ast.unparse(ast.fix_missing_locations(bare)).replace(":\n    ...", ": ...")
+    text = re.sub(r"(: [^=:(]+)=(?=\S)", r"\1 = ", text).replace("'", '"')
+    if len(text) <= LONGEST_SIGNATURE:
+        return text
+    begin, _, rest = text.partition("(")
+    arguments, _, end = rest.rpartition(") ->") if ") ->" in rest else rest.rpartition("):")
+    close = ") ->" if ") ->" in rest else "):"
+    return f"{begin}(\n    " + ",\n    ".join(_split(arguments)) + f",\n{close}{end}"
+
+
+LONGEST_SIGNATURE = 100
+
+
+def _split(arguments):
+    """Return arguments that commas divide, but those in brackets."""
+    parts, depth = [""], 0
+    for char in arguments:
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
+
+
+def describe_docstring(text):
+    """Yield a docstring as Markdown: arguments as a list, examples as code."""
+    blocks, title = [], ""
+    for line in text.splitlines():
+        match = SECTION.match(line)
+        if match:
+            title = match[1]
+            blocks.append((title, []))
+        elif title and (line.startswith("    ") or not line):
+            blocks[-1][1].append(line[4:])
+        else:
+            if not blocks or title:
+                blocks.append(("", []))
+            title = ""
+            blocks[-1][1].append(line)
+    for title, lines in blocks:
+        body = "\n".join(lines).strip("\n").replace("``", "`")
+        if not title:
+            yield re.sub(r"::$", ":", body, flags=re.MULTILINE)
+        elif title.startswith("Example"):
+            yield f"```py\n{body}\n```"
+        else:
+            yield f"**{title}**"
+            yield re.sub(r"^(\*{0,2}[\w.]+): ", r"* `\1`: ", re.sub(r"\n {4,}", " ", body), flags=re.MULTILINE)
+
+
+PAGES = {
+    "settings.md": settings_page,
+    "telemetry.md": telemetry_page,
+    "cli.md": cli_page,
+    "json.md": json_page,
+    "api.md": api_page,
+}
 
 if __name__ == "__main__":
     for name, make in PAGES.items():

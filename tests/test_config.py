@@ -230,12 +230,6 @@ def test_a_configuration_does_not_change():
     assert other.run_path == Path("/runs/r1")
 
 
-def test_a_path_may_begin_with_the_home_folder(monkeypatch):
-    """``~`` in a path is the home folder."""
-    monkeypatch.setenv("HOME", "/somewhere")
-    assert config.load_config({"VERL_OTEL_RUN_DIR": "~/runs"}).run_dir == Path("/somewhere/runs")
-
-
 def test_a_folder_means_the_same_everywhere(monkeypatch, tmp_path):
     """A relative path means the working directory of now, also for workers and after a change of it."""
     monkeypatch.chdir(tmp_path)

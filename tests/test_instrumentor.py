@@ -78,21 +78,6 @@ def test_verl_may_have_been_imported_before(process):
     assert process(SCRIPT + code) == [ON, OFF]
 
 
-def test_records_are_written_by_uninstrument(process, tmp_path):
-    """What was recorded is in the files when uninstrument returns; nothing is recorded afterwards."""
-    code = """
-import verl_otel
-instrumentor.instrument()
-with verl_otel.step(1):
-    pass
-instrumentor.uninstrument()
-with verl_otel.step(2):
-    pass
-print("".join(path.read_text() for path in __import__("pathlib").Path("runs/r1").glob("traces-*")).count("verl.step\\""))
-"""
-    assert process(SCRIPT + code) == ["1"]
-
-
 def test_a_switch_that_is_off_wins(process):
     """VERL_OTEL_ENABLED=0, which the user has set, keeps the instrumentor from turning us on."""
     code = "instrumentor.instrument()\nprint(state())"
@@ -106,7 +91,7 @@ def test_the_environment_is_put_back(process):
 
 
 def test_providers_that_are_passed_get_spans_and_metrics(process):
-    """As of other instrumentations; the files have them, too, and the environment of the workers names the exporter, until it is put back."""
+    """As of other instrumentations; the files have them, too, when uninstrument returns, and the environment of the workers names the exporter."""
     code = """
 import verl_otel
 from opentelemetry.sdk.metrics import MeterProvider
@@ -121,6 +106,8 @@ print(session.current_session().config.exporters, session.current_session().vari
 with verl_otel.step(1):
     pass
 instrumentor.uninstrument()
+with verl_otel.step(2):
+    pass
 print([span.name for span in memory.get_finished_spans()])
 print("verl.step.duration" in reader.get_metrics_data().to_json())
 print("".join(path.read_text() for path in __import__("pathlib").Path("runs/r1").glob("traces-*")).count("verl.step\\""))

@@ -6,7 +6,7 @@ import pytest
 
 import verl_otel
 from verl_otel.recording.state import RECORDER
-from verl_otel.testing import Capture, capture
+from verl_otel.testing import capture
 
 
 @verl_otel.reward("math")
@@ -95,11 +95,6 @@ def test_a_failing_test_switches_recording_off():
     compute_score("math", "1", "1")
     with capture() as captured:
         assert captured.spans == []
-
-
-def test_a_capture_is_what_the_fixture_gives(verl_otel_capture):
-    """The fixture's value is a `Capture`."""
-    assert isinstance(verl_otel_capture, Capture)
 
 
 def test_decorators_of_the_user_are_captured_in_any_form(verl_otel_capture):

@@ -121,9 +121,9 @@ _OF_LAUNCHER: Final = "job-"
 
 
 def is_of_one_node(run_id: str, environ: Mapping[str, str]) -> bool:
-    """Return whether a run id is that of the ranks of this node only, and there are others. Of the first rank of each node."""
+    """Return whether a run id is that of the ranks of this node only, and there are others. Of the first rank of the job only: one line says it."""
     size = environ.get("LOCAL_WORLD_SIZE")
-    is_first = environ.get("LOCAL_RANK", "0") == "0"
+    is_first = find_rank(environ) == 0
     return run_id.startswith(_OF_LAUNCHER) and is_first and size not in (None, environ.get("WORLD_SIZE"))
 
 

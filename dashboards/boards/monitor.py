@@ -60,7 +60,7 @@ def reward_mean() -> Panel:
     """Does the reward rise?"""
     text = "Core signal, should rise steadily. It says nothing about the quality of the model when the reward can be tricked: see KL."
     target = grouped("avg", f"{label.RUN_ID}, {label.DATA_SOURCE}", f"{metric.REWARD_SCORE_MEAN}{{run}}")
-    return panels.timeseries("reward_mean", text, "short", target)
+    return panels.timeseries("Reward mean", text, "short", target)
 
 
 def divergence() -> Panel:
@@ -70,7 +70,7 @@ def divergence() -> Panel:
         "neither is configured."
     )
     return panels.timeseries(
-        "kl_divergence",
+        "KL divergence",
         text,
         "short",
         query(f"{scalar('actor/kl_loss')}{{run}} or {scalar('actor/reward_kl_penalty')}{{run}}"),
@@ -81,19 +81,19 @@ def divergence() -> Panel:
 def entropy() -> Panel:
     """Does the policy collapse?"""
     text = "Entropy per token. Too low is a mode collapse; what is low depends on the task."
-    return panels.timeseries("entropy", text, "short", query(f"{scalar('actor/entropy')}{{run}}"), low=0)
+    return panels.timeseries("Entropy", text, "short", query(f"{scalar('actor/entropy')}{{run}}"), low=0)
 
 
 def critic_loss() -> Panel:
     """Does the critic learn?"""
     text = "Value loss, should fall smoothly. Empty without a critic."
-    return panels.timeseries("critic_loss", text, "short", query(f"{scalar('critic/vf_loss')}{{run}}"), width=12)
+    return panels.timeseries("Critic loss", text, "short", query(f"{scalar('critic/vf_loss')}{{run}}"), width=12)
 
 
 def actor_loss() -> Panel:
     """Is the actor's loss sane?"""
     text = "Loss of the policy gradient. Its size depends on advantages; it need not fall."
-    return panels.timeseries("actor_loss", text, "short", query(f"{scalar('actor/pg_loss')}{{run}}"), width=12)
+    return panels.timeseries("Actor loss", text, "short", query(f"{scalar('actor/pg_loss')}{{run}}"), width=12)
 
 
 def gpu_utilization() -> Panel:
@@ -109,7 +109,7 @@ def gpu_utilization() -> Panel:
         f"max by ({label.RUN_ID}, {label.HW_ID}) ({metric.GPU_OWNER}{{run}}) * on ({label.HW_ID}) group_left () {dcgm}"
     )
     target = query(f"{nvml} or on ({label.HW_ID}) {owned}", f"{legend.RUN_ID} {legend.HW_ID}")
-    return panels.stacked("gpu_utilization", text, "percent", target, width=12)
+    return panels.stacked("GPU utilization", text, "percent", target, width=12)
 
 
 def rollout_latency() -> Panel:
@@ -119,20 +119,20 @@ def rollout_latency() -> Panel:
         "rollout_latency_seconds is the generation of a whole step. Big swings may be memory or the network; see Rollout and long tail."
     )
     target = buckets(f"sum by (le) (increase({metric.ROLLOUT_TRAJECTORY_DURATION}_bucket{TRAINED}[rate]))")
-    return panels.heatmap("rollout_latency_seconds", text, "s", target)
+    return panels.heatmap("Rollout latency, seconds", text, "s", target)
 
 
 def throughput() -> Panel:
     """How many tokens a second?"""
     text = "Tokens of a step (prompt and response) for each second of the step and each GPU, as verl logs it; see the board Run overview."
-    return panels.timeseries("throughput", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), width=12, low=0)
+    return panels.timeseries("Throughput", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), width=12, low=0)
 
 
 def memory_by_rank() -> Panel:
     """How much memory does each rank use?"""
     text = "Memory of the GPU that tensors of each process occupy. The engine's KV cache is not in it."
     target = query(f"{metric.GPU_MEMORY_USED}{{run}}", "{{instance}} {{device}}")
-    return panels.timeseries("memory usage", text, "bytes", target, width=12, low=0)
+    return panels.timeseries("Memory usage", text, "bytes", target, width=12, low=0)
 
 
 BOARD: Final = Board(

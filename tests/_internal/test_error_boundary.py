@@ -87,14 +87,6 @@ def test_a_guarded_function_returns_none_when_it_fails(swallow):
     assert str(inspect.signature(divide)) == "(a, b=1)"
 
 
-def test_nothing_happens_when_nothing_fails(caplog):
-    """Code that works is not counted and not logged."""
-    with error_boundary.suppress_errors("place"):
-        pass
-    assert error_boundary.counts() == {}
-    assert not caplog.records
-
-
 def test_a_line_is_said_once_per_key(caplog):
     """A line is logged once for each key, until everything is forgotten."""
     for key in ("a", "b", "a"):
@@ -197,12 +189,6 @@ def test_a_time_out_passes_an_extractor(recorded, swallow, alarm):
     with pytest.raises((TooLongError, TimeoutError)):
         work()
     assert recorded.span("work").attributes["error.type"]
-
-
-def test_an_extractor_that_fails_costs_attributes_only(recorded, swallow):
-    """What the extractor itself raises is swallowed."""
-    assert verl_otel.span("work", extract=lambda *_: 1 / 0)(lambda: 5)() == 5
-    assert "error.type" not in recorded.span("work").attributes
 
 
 def test_a_time_out_passes_although_our_code_calls_the_handler(swallow):

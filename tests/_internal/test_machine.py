@@ -4,8 +4,6 @@
 
 import os
 
-import pytest
-
 from verl_otel._internal import machine
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.system import procfs
@@ -20,22 +18,6 @@ def test_two_nodes_with_one_host_name_are_two(monkeypatch, tmp_path):
         names |= {procfs.read_node_name(), process_file_name("trainer", "localhost")}
         assert process_file_name("trainer", "localhost") == process_file_name("trainer", "localhost")
     assert len(names) == 4
-
-
-@pytest.mark.full
-def test_a_forked_child_is_another_process():
-    """With the names of its own, and the same machine."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(writing, f"{machine.identify_machine()} {machine.identify_process()}".encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        of_machine, of_process = pipe.read().split()
-    assert of_machine == machine.identify_machine()
-    assert of_process != machine.identify_process()
 
 
 def test_a_system_that_says_nothing_has_names_too(monkeypatch):

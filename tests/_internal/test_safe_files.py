@@ -63,20 +63,6 @@ def home(shared):
     return shared / f"verl-otel-{os.getuid()}"
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_files_and_folders_are_private_whatever_the_umask_is(tmp_path, umask):
-    """Folders 0700, files 0600, also those that replace others."""
-    before = os.umask(umask)
-    try:
-        make_folder(tmp_path / "a" / "b")
-        os.close(open_private(tmp_path / "a" / "b" / "c"))
-        write_atomically(tmp_path / "a" / "b" / "d", "text")
-    finally:
-        os.umask(before)
-    assert [mode(tmp_path / "a"), mode(tmp_path / "a" / "b")] == [0o700, 0o700]
-    assert [mode(path) for path in sorted((tmp_path / "a" / "b").iterdir())] == [0o600, 0o600]
-
-
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_a_group_may_read(tmp_path, umask):
     """With a group folders are 0750 and files 0640 and belong to it."""

@@ -169,15 +169,15 @@ class Run:
         step, gen = self.next_id(), self.next_id()
         trace = (1 << 100) + step
         slow = number % 50 == 49
-        told = [self.trajectory(index, number, begin, (trace, gen), slow) for index in range(trajectories)]
-        ends = max(end for end, *_ in told)
-        for _, spans, *_ in sorted(told, key=lambda each: each[0]):
+        made = [self.trajectory(index, number, begin, (trace, gen), slow) for index in range(trajectories)]
+        ends = max(end for end, *_ in made)
+        for _, spans, *_ in sorted(made, key=lambda each: each[0]):
             for writer, span in spans:
                 writer.add(span)
         now = ends + 200_000_000
         self.trainer.add(PHASES["gen"] % (trace, gen, begin + 1_000_000, now, step))
         for part in range(0, trajectories, 128):
-            links = ",".join(LINK % (other, span, "consumed") for *_, other, span in told[part : part + 128])
+            links = ",".join(LINK % (other, span, "consumed") for *_, other, span in made[part : part + 128])
             self.trainer.add(CONSUME % (trace, self.next_id(), now - 1_000_000, now - 500_000, gen, links))
         for key, seconds in (("old_log_prob", 0.5), ("adv", 0.1), ("update_actor", 2.0), ("update_weights", 0.3)):
             now = self.phase(trace, step, key, now, round(seconds * 1e9))

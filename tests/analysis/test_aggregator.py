@@ -13,14 +13,15 @@ from tests.builders.stories import T0, Story
 from verl_otel.analysis import summary
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import Step, Trajectory
+from verl_otel.analysis.steps import JudgedStep
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.windows import Draft, Windows, find_restarts
+from verl_otel.analysis.windows import Windows, find_restarts
 from verl_otel.model import SpanRecord
 
 
 def draft(begin, end):
     """A step of which only the times matter."""
-    return Draft(Step(None, 1, begin, end, False, (), 0.0, (), 0, 0, 0), ())
+    return JudgedStep(Step(None, 1, begin, end, False, (), 0.0, (), 0, 0, 0), ())
 
 
 def trajectory(begin, end):
@@ -236,7 +237,7 @@ def test_repeated_steps_are_marked(resumed):
 def test_the_pause_counts_for_no_step(resumed):
     """Neither the last step before it nor the GPU has the time in which no process was there."""
     last = resumed.steps[5]
-    assert last.between == pytest.approx(1.0), "until the killed attempt wrote for the last time"
+    assert (last.next_ns - last.end_ns) / 1e9 == pytest.approx(1.0), "until the killed attempt wrote for the last time"
     assert not [verdict for step in resumed.steps for verdict in step.verdicts if verdict.kind == "between"]
     (gpu,) = resumed.devices
     assert sum(gpu.nanoseconds.values()) / 1e9 == pytest.approx(29.5 + 31)

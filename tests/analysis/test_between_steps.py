@@ -76,16 +76,10 @@ def test_a_first_validation_is_compared_with_later_ones(story, name, expected):
     assert [step.number for step in run.steps if step.verdicts] == expected
 
 
-def test_a_validation_as_planned_is_no_cause(story):
-    """Validations of every third step are compared with each other, not with steps that have none."""
-    run = explain_run(story, [(number, "verl.validation", 3.0, {}) for number in (3, 6, 9)])
-    assert not any(step.verdicts for step in run.steps)
-    assert {kind: length for kind, _, length in run.steps[2].between_groups}["validation"] == 3_000_000_000
-
-
-def test_a_validation_of_another_process_is_not_the_trainers_own_time(story):
-    """In fully asynchronous training the rollouter validates, and the trainer waits for it."""
-    run = explain_run(story, [(number, "verl.validation", 3.0, {}) for number in (3, 6, 9)], by="rollouter")
+@pytest.mark.parametrize("by", [None, "rollouter"])
+def test_a_validation_as_planned_is_no_cause(story, by):
+    """Validations of every third step, by the trainer or a rollouter it waits for, are compared with each other, not with steps that have none."""
+    run = explain_run(story, [(number, "verl.validation", 3.0, {}) for number in (3, 6, 9)], by=by)
     assert not any(step.verdicts for step in run.steps)
     assert {kind: length for kind, _, length in run.steps[2].between_groups}["validation"] == 3_000_000_000
 

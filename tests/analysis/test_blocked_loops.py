@@ -21,30 +21,17 @@ SLOW = 4
 
 def add_steps(story, *, span=True, blocked=2.5, linked=True):
     """Six steps of four trajectories in one process; in one of them the tool of trajectory 3 blocks the loop."""
-    trainer, agent, rank = (
-        story.process(),
-        story.process("agent_loop"),
-        story.process("actor_rollout_ref", verl__rank=0),
-    )
-    server = story.process("llm_server")
+    trainer, agent = story.process(), story.process("agent_loop")
+    rank, server = story.process("actor_rollout_ref", verl__rank=0), story.process("llm_server")
     now = 0.0
     for number in range(1, 7):
         more = blocked if number == SLOW else 0.0
         begin, consumed = now + 0.1, []
         for index in range(4):
             slow = more if index == 3 else 0.0
-            own = agent.span(
-                "verl.trajectory", begin, begin + 1.0 + more, state=stories.TRAJECTORY,
-                verl__sample__uid=f"u{number}", verl__rollout__index=index, verl__step__number=number,
-            )  # fmt: skip
-            agent.span(
-                "execute_tool add",
-                begin + 0.2,
-                begin + 0.3 + slow,
-                own,
-                state=stories.TRAJECTORY,
-                gen_ai__tool__name="add",
-            )
+            calls = [("tool", "add", begin + 0.2, begin + 0.3 + slow)]
+            where = {"uid": f"u{number}", "index": index, "step": number}
+            own = stories.trajectory(agent, begin, begin + 1.0 + more, calls=calls, **where)
             server.span("verl.generate", begin, begin + 0.1, own, state=stories.TRAJECTORY)
             consumed.append(own)
         if more and span:

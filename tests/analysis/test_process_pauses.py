@@ -34,12 +34,9 @@ def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0,
         update += work if number == SLOW else 0.0
         begin, ends = now + 0.1, [now + 1.1 + gen, now + 1.2 + gen + adv, now + 2.2 + gen + adv + update]
         consumed = [
-            agent.span(
-                "verl.trajectory", begin, ends[0] - 0.05, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
-                verl__rollout__index=index, verl__step__number=number,
-            )
+            stories.trajectory(agent, begin, ends[0] - 0.05, uid=f"u{number}", index=index, step=number)
             for index in range(4)
-        ]  # fmt: skip
+        ]
         phases = [("gen", now, ends[0]), ("adv", ends[0], ends[1]), ("update_actor", ends[1], ends[2])]
         step = stories.step(trainer, number, now, ends[2], phases, consumed)
         rank.span("verl.worker W.update_actor", ends[1], ends[2], step, verl__worker__method="update_actor")
@@ -151,18 +148,15 @@ def add_causes(story, *works, pause=0.0, overlap=0.0):
             is_slow = number == SLOW and index == 3
             longer = dict(works) if is_slow else {}
             more = sum(longer.values()) + (pause - overlap if is_slow else 0.0)
-            own = agent.span(
-                "verl.trajectory", begin, begin + 1.0 + more, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
-                verl__rollout__index=index, verl__step__number=number,
-            )  # fmt: skip
-            at = begin + 0.1
+            at, calls = begin + 0.1, []
             for name, _ in works:
                 end = at + 0.1 + longer.get(name, 0.0)
-                agent.span(f"execute_tool {name}", at, end, own, state=stories.TRAJECTORY, gen_ai__tool__name=name)
+                calls.append(("tool", name, at, end))
                 at = end
             if is_slow and pause:
                 agent.span("verl.process.paused", at - overlap, at - overlap + pause, reason="process")
-            consumed.append(own)
+            where = {"uid": f"u{number}", "index": index, "step": number}
+            consumed.append(stories.trajectory(agent, begin, begin + 1.0 + more, calls=calls, **where))
         end = begin + 1.1 + (sum(dict(works).values()) + pause - overlap if number == SLOW else 0.0)
         stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
         now = end + 1.05
@@ -207,10 +201,7 @@ def test_a_client_waits_for_a_server_that_is_paused(story):
     now = 0.0
     for number in range(1, 7):
         more = 2.5 if number == SLOW else 0.0
-        own = agent.span(
-            "verl.trajectory", now + 0.1, now + 1.0 + more, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
-            verl__rollout__index=0, verl__step__number=number,
-        )  # fmt: skip
+        own = stories.trajectory(agent, now + 0.1, now + 1.0 + more, uid=f"u{number}", step=number)
         call = agent.span(
             "chat model", now + 0.2, now + 0.9 + more, own, state=stories.TRAJECTORY, gen_ai__operation__name="chat"
         )
@@ -224,6 +215,27 @@ def test_a_client_waits_for_a_server_that_is_paused(story):
     held = {step.number: step.verdicts for step in run.steps if step.verdicts}
     assert list(held) == [SLOW]
     assert [(verdict.kind, verdict.subject) for verdict in held[SLOW]] == [("process", "llm_server-0")]
+
+
+def test_a_trajectory_that_has_not_started_waits_for_its_process(story):
+    """The event loop of its agent loop was blocked before it could begin any of them."""
+    trainer, agent, now = story.process(), story.process("agent_loop"), 0.0
+    for number in range(1, 7):
+        more = 2.5 if number == SLOW else 0.0
+        end = now + 1.1 + more
+        own = agent.span(
+            "verl.trajectory", now + 0.1 + more, end - 0.1, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
+            verl__rollout__index=0, verl__step__number=number,
+        )  # fmt: skip
+        if more:
+            agent.span("verl.event_loop.blocked", now + 0.1, now + 0.1 + more, reason="collection")
+        stories.step(trainer, number, now, end + 0.5, [("gen", now, end), ("update_actor", end, end + 0.5)], [own])
+        now = end + 0.55
+    held = {step.number: step.verdicts for step in summary.explain([story.write()]).steps if step.verdicts}
+    assert list(held) == [SLOW]
+    (verdict,) = held[SLOW]
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("loop", "agent_loop-0", "garbage collection")
+    assert verdict.rests_on == "counters"
 
 
 TIMES = st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda each: (each[0], each[0] + each[1]))
@@ -271,16 +283,12 @@ def test_the_title_has_what_no_cause_explains(story):
         begin, consumed = now + 0.1, []
         for index in range(4):
             name, more = slow.get(index, ("search", 0.0))
-            own = agent.span(
-                "verl.trajectory", begin, begin + 1.0 + more, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
-                verl__rollout__index=index, verl__step__number=number,
-            )  # fmt: skip
-            for tool, at in (("search", 0.1), ("sandbox", 0.3)):
-                end = begin + at + 0.1 + (more if tool == name else 0.0)
-                agent.span(
-                    f"execute_tool {tool}", begin + at, end, own, state=stories.TRAJECTORY, gen_ai__tool__name=tool
-                )
-            consumed.append(own)
+            calls = [
+                ("tool", tool, begin + at, begin + at + 0.1 + (more if tool == name else 0.0))
+                for tool, at in (("search", 0.1), ("sandbox", 0.3))
+            ]
+            where = {"uid": f"u{number}", "index": index, "step": number}
+            consumed.append(stories.trajectory(agent, begin, begin + 1.0 + more, calls=calls, **where))
         end = begin + 1.1 + (3.5 if slow else 0.0)
         stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
         now = end + 1.05

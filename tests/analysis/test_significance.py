@@ -59,14 +59,6 @@ def test_what_a_run_is_like():
 
 @pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
-@given(VALUES)
-def test_a_run_does_not_differ_from_itself(values):
-    """The probability is 1, whatever the values."""
-    assert sig.differ(values, values).p == 1.0
-
-
-@pytest.mark.full
-@settings(deadline=None, database=None, max_examples=100)
 @given(VALUES, VALUES, st.floats(0.01, 100))
 def test_units_and_direction_do_not_matter(a, b, scale):
     """In other units the probability is the same; seen from B it is as large."""

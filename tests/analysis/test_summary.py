@@ -394,12 +394,12 @@ def test_a_run_that_is_going_on_is_running(monkeypatch, story):
 
 def test_progress_is_told(tmp_path):
     """After each part the caller knows how many bytes were read, of how many; at last all."""
-    told = []
+    parts_read = []
     folder = stories.training(tmp_path / "r1").write()
-    explain(folder, progress=lambda done, total: told.append((done, total)))
+    explain(folder, progress=lambda done, total: parts_read.append((done, total)))
     size = sum(path.stat().st_size for kind in ("traces", "metrics") for path in folder.glob(f"{kind}-*"))
-    assert told[-1] == (size, size)
-    assert told == sorted(told)
+    assert parts_read[-1] == (size, size)
+    assert parts_read == sorted(parts_read)
 
 
 def test_a_real_session_is_read(tmp_path):
@@ -433,10 +433,7 @@ def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline
     consumed = []
     for index in range(8):
         score = 0.0 if index < 4 else 1.0
-        own = agent.span(
-            "verl.trajectory", 1, 3, state=stories.TRAJECTORY, verl__sample__uid="u", verl__rollout__index=index,
-            verl__step__number=1, verl__reward__score=score,
-        )  # fmt: skip
+        own = stories.trajectory(agent, 1, 3, index=index, verl__reward__score=score)
         error = {"error__type": "error"} if index < failing else {}
         agent.span("execute_tool add", 1.2, 1.3, own, state=stories.TRAJECTORY, gen_ai__tool__name="add", **error)
         consumed.append(own)

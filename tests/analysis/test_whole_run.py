@@ -31,6 +31,15 @@ def test_ends_are_those_of_all_processes_and_attempts():
     assert list(wording.describe_ends(trajectory_ends.count(series[:2]))) == [], "all finished is no news"
 
 
+def test_a_few_of_many_are_not_rounded_away():
+    """Neither are all that they are missing from."""
+    ends = trajectory_ends.TrajectoryEnds({"finished": 999, "timeout": 1}, {})
+    assert list(wording.describe_ends(ends)) == [
+        "    999  >99%  finished by the model",
+        "      1   <1%  ended by a time-out",
+    ]
+
+
 def test_a_counter_that_reaches_its_last_value_again_in_another_attempt_counts_twice():
     """The number of a process is the same in each attempt; when these began is known."""
     series = [make("rollout.trajectories", (1, 1), verl__trajectory__end="finished", instance="a")]

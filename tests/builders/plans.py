@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings told step by step, for verdicts: what each step usually takes, and what was slow."""
+"""Trainings cases step by step, for verdicts: what each step usually takes, and what was slow."""
 
 import random
 
@@ -11,14 +11,15 @@ S = 10**9
 UPDATES = ("ref", "update_actor")
 
 
-def judge(*told):
-    """Final verdicts of steps, each told as (root, members)."""
+def judge(*cases):
+    """Final verdicts of steps, each given as (root, members)."""
     judged = Judge()
     steps = []
-    for number, (root, members, *more) in enumerate(told, 1):
+    for number, (root, members, *more) in enumerate(cases, 1):
         steps.append(f.tell(root, members, number)._replace(**(more[0] if more else {})))
         judged.judge(steps[-1], examine(steps[-1], root, members))
-    return [step.verdicts for step in judged.settle(steps)]
+    settled = judged.settle()
+    return [settled.get(step.trace_id, ()) for step in steps]
 
 
 class Plan:
@@ -79,7 +80,7 @@ class Plan:
 
 
 def plan(steps=3, *, noise=0.1, seed=0, **slow):
-    """Judge a run in which steps are slow as told: ``at2={...}`` says what is slow in the second one."""
+    """Judge a run in which steps are slow as cases: ``at2={...}`` says what is slow in the second one."""
     everywhere = slow.pop("everywhere", {})
     plans = [
         Plan(each, noise=noise, seed=seed, **everywhere, **slow.get(f"at{each}", {})) for each in range(1, steps + 1)

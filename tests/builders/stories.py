@@ -106,9 +106,9 @@ class Teller:
 
     def still_open(self, name, begin, seen, parent=None, *, last_child="", state=STEP, **attributes):
         """A span that began and had not ended when it was written at ``seen``."""
-        told = {"verl.open.age": float(seen - begin), "verl.open.last_child": last_child, "verl.open.written": at(seen)}
+        row = {"verl.open.age": float(seen - begin), "verl.open.last_child": last_child, "verl.open.written": at(seen)}
         made = self.span(name, begin, None, parent, state=state, **attributes)
-        self.opened[-1] = made._replace(attributes={**made.attributes, **told})
+        self.opened[-1] = made._replace(attributes={**made.attributes, **row})
         return self.opened[-1]
 
     def scalar(self, name, seconds, value, **labels):

@@ -125,83 +125,95 @@ def test_the_newest_run_is_named(check, tmp_path):
     assert f"ok   runs: 1 run in {tmp_path / 'runs'}, newest one" in check().out.splitlines()
 
 
-@pytest.mark.full
-def test_json_for_scripts(check):
-    """--json gives the same findings as data, and the same exit code."""
-    result = check("--json", VERL_OTEL_EXPORTERS="kafka")
-    (finding,) = json.loads(result.out)["checks"]
-    assert result.code == 1
-    assert finding.keys() == {"state", "subject", "text", "advice"}
-    assert (finding["state"], finding["subject"]) == ("fail", "settings")
-
-
-@pytest.mark.full
-def test_a_wrong_setting(check):
-    """It is named with what is allowed, and what to do."""
-    result = check(VERL_OTEL_EXPORTERS="kafka")
-    ((line, advice),) = failed(result)
-    assert result.code == 1
-    assert line.startswith("settings: VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus")
-    assert advice == (
-        "-> correct it, or `unset VERL_OTEL_EXPORTERS`, which gives it its default; "
-        "https://github.com/verl-otel/verl-otel/blob/main/docs/reference/settings.md has the table"
-    )
-    assert "1 of 1 checks failed." in result.out
-
-
-@pytest.mark.full
-def test_a_missing_token_file(check, tmp_path):
-    """A token file that cannot be read is named."""
-    result = check(VERL_OTEL_TOKEN_FILE=str(tmp_path / "token"))
-    assert result.code == 1
-    assert failed(result) == [
-        (
-            f"token file: {tmp_path / 'token'} cannot be read",
-            f"-> write the token into it as the training's user, then `chmod 600 {tmp_path / 'token'}`",
+WRONG = {
+    "a setting": (
+        {"VERL_OTEL_EXPORTERS": "kafka"},
+        "settings: VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus",
+        "correct it, or `unset VERL_OTEL_EXPORTERS`, which gives it its default; https://github.com/verl-otel/",
+    ),
+    "a mistyped setting": (
+        {"VERL_OTEL_ENABELD": "1"},
+        "variable: VERL_OTEL_ENABELD is no setting; did you mean VERL_OTEL_ENABLED?",
+        "rename it: `export VERL_OTEL_ENABLED=$VERL_OTEL_ENABELD; unset VERL_OTEL_ENABELD`",
+    ),
+    "a variable of OpenTelemetry with a prefix": (
+        {"VERL_OTEL_METRIC_EXPORT_INTERVAL": "1"},
+        "variable: VERL_OTEL_METRIC_EXPORT_INTERVAL is no setting; did you mean OTEL_METRIC_EXPORT_INTERVAL?",
+        "rename it: `export OTEL_METRIC_EXPORT_INTERVAL=$VERL_OTEL_METRIC_EXPORT_INTERVAL; unset ",
+    ),
+    "a token file": (
+        {"VERL_OTEL_TOKEN_FILE": "{tmp}/token"},
+        "token file: {tmp}/token cannot be read",
+        "write the token into it as the training's user, then `chmod 600 {tmp}/token`",
+    ),
+    "a run folder below a file": (
+        {"VERL_OTEL_RUN_DIR": "{tmp}/file/runs"},
+        "files: {tmp}/file/runs cannot be written",
+        "set VERL_OTEL_RUN_DIR=DIR, a folder of the training's user",
+    ),
+    "an address of another machine": (
+        {"VERL_OTEL_EXPORTERS": "prometheus", "VERL_OTEL_PROMETHEUS_HOST": "192.0.2.1"},
+        f"Prometheus: 192.0.2.1:0 cannot be bound: {os.strerror(99)}",
+        "VERL_OTEL_PROMETHEUS_HOST",
+    ),
+    **{
+        f"the policy {policy!r}": (
+            {"VERL_USE_EXTERNAL_PLUGINS": policy},
+            f"plug-in policy: VERL_USE_EXTERNAL_PLUGINS={policy.strip().lower()!r} keeps verl from loading it",
+            "`unset VERL_USE_EXTERNAL_PLUGINS`, or add verl_otel to the list",
         )
-    ]
+        for policy in ("none", "other,more", " NONE ")
+    },
+}
+"""Variables, the failure, and what to do; ``{tmp}`` is a folder with an empty ``file``."""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("policy", ["none", "other,more", " NONE "])
-def test_a_policy_that_keeps_us_out(check, policy):
-    """VERL_USE_EXTERNAL_PLUGINS that does not name us is said with what to do."""
-    result = check(VERL_USE_EXTERNAL_PLUGINS=policy)
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named_with_what_to_do(check, tmp_path, case):
+    """One failure, whose advice a shell can follow, and exit code 1."""
+    variables, line, advice = WRONG[case]
+    (tmp_path / "file").write_text("")
+    result = check(**{name: value.format(tmp=tmp_path) for name, value in variables.items()})
+    ((found, what_to_do),) = failed(result)
     assert result.code == 1
-    shown = policy.strip().lower()
-    assert failed(result) == [
-        (
-            f"plug-in policy: VERL_USE_EXTERNAL_PLUGINS={shown!r} keeps verl from loading it",
-            "-> `unset VERL_USE_EXTERNAL_PLUGINS`, or add verl_otel to the list",
-        )
-    ]
-    assert check(VERL_USE_EXTERNAL_PLUGINS="other, verl_otel").code == 0
+    assert found.startswith(line.format(tmp=tmp_path))
+    assert advice.format(tmp=tmp_path) in what_to_do
+    assert re.search(r"^1 of \d+ checks failed\.$", result.out, re.MULTILINE)
 
 
 @pytest.mark.full
-def test_a_broken_plug_in(check, good_site):
-    """A plug-in that cannot be loaded, which verl hides, is said with its error."""
-    good_site.install("verl-otel", "0.0.1", entry_points=PLUGIN)
+def test_what_resembles_something_wrong(check):
+    """A policy that names us, and an IPv6 address in brackets, are fine."""
+    variables = {"VERL_USE_EXTERNAL_PLUGINS": "other, verl_otel", "VERL_OTEL_PROMETHEUS_HOST": "[::1]"}
+    assert check(VERL_OTEL_EXPORTERS="prometheus", **variables).code == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("entry_points", "line", "advice"),
+    [
+        (
+            "",
+            "plug-in: no entry point verl_otel in group verl.plugins",
+            "run `pip install verl-otel` in the environment",
+        ),
+        (
+            PLUGIN,
+            "plug-in: found, but it cannot be loaded: RuntimeError: half installed",
+            "--force-reinstall verl-otel",
+        ),
+    ],
+    ids=["none", "broken"],
+)
+def test_a_plug_in_that_is_not_there_or_broken(check, good_site, entry_points, line, advice):
+    """Verl will not load us, which it hides: the advice is to install us."""
+    good_site.install("verl-otel", "0.0.1", entry_points=entry_points)
     good_site.write("broken_plugin", "raise RuntimeError('half installed')\n")
     result = check()
-    assert result.code == 1
-    ((line, advice),) = failed(result)
-    assert line == "plug-in: found, but it cannot be loaded: RuntimeError: half installed"
-    assert "pip install --force-reinstall verl-otel" in advice
-
-
-@pytest.mark.full
-def test_no_plug_in(check, good_site):
-    """Without the entry point verl will not load us, and the advice is to install us."""
-    good_site.install("verl-otel", "0.0.1")
-    result = check()
-    assert result.code == 1
-    assert failed(result) == [
-        (
-            "plug-in: no entry point verl_otel in group verl.plugins",
-            "-> run `pip install verl-otel` in the environment that trains",
-        )
-    ]
+    ((found, what_to_do),) = failed(result)
+    assert (result.code, found) == (1, line)
+    assert advice in what_to_do
 
 
 @pytest.mark.full
@@ -256,20 +268,6 @@ def test_a_package_that_is_not_installed_is_only_named(check, good_site):
     assert not [line for line in notes(result) if line.startswith("hook: ")]
 
 
-@pytest.mark.full
-def test_a_run_folder_that_cannot_be_written(check, tmp_path):
-    """A run folder below a file cannot be made, and says so."""
-    (tmp_path / "file").write_text("")
-    result = check(VERL_OTEL_RUN_DIR=str(tmp_path / "file" / "runs"))
-    assert result.code == 1
-    assert failed(result) == [
-        (
-            f"files: {tmp_path / 'file' / 'runs'} cannot be written",
-            "-> set VERL_OTEL_RUN_DIR=DIR, a folder of the training's user",
-        )
-    ]
-
-
 @pytest.mark.parametrize(
     ("call", "words"), [("rename", "replace a file (rename)"), ("utime", "append to a file and set its time")]
 )
@@ -305,38 +303,11 @@ def test_a_fixed_port(check):
 
 
 @pytest.mark.full
-def test_an_address_that_cannot_be_bound(check):
-    """An address for /metrics that this machine does not have is a failure; IPv6 may stand in brackets."""
-    result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="192.0.2.1")
-    assert result.code == 1
-    ((line, advice),) = failed(result)
-    assert line == f"Prometheus: 192.0.2.1:0 cannot be bound: {os.strerror(99)}"
-    assert "VERL_OTEL_PROMETHEUS_HOST" in advice
-    assert check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="[::1]").code == 0
-
-
-@pytest.mark.full
 def test_no_exporter(check):
     """With no exporter at all the check says that nothing will be written."""
     result = check(VERL_OTEL_EXPORTERS="none")
     assert result.code == 0
     assert "exporters: none: nothing is written or sent" in notes(result)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("VERL_OTEL_ENABELD", "VERL_OTEL_ENABLED"),
-        ("VERL_OTEL_METRIC_EXPORT_INTERVAL", "OTEL_METRIC_EXPORT_INTERVAL"),
-    ],
-)
-def test_a_mistyped_variable_is_named(check, name, meant):
-    """A setting that is not in effect is a failure, with the name that was meant."""
-    result = check(**{name: "1"})
-    assert result.code == 1
-    advice = f"-> rename it: `export {meant}=${name}; unset {name}`"
-    assert failed(result) == [(f"variable: {name} is no setting; did you mean {meant}?", advice)]
 
 
 @pytest.mark.full

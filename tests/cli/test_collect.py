@@ -67,17 +67,17 @@ def make_ray(*names):
 
 @pytest.fixture
 def cluster(monkeypatch, tmp_path):
-    """A cluster of two nodes, ``here`` and ``there``, each with a folder of run r1 that its processes have told."""
+    """A cluster of two nodes, ``here`` and ``there``, each with a folder of run r1 that its processes have reported."""
     ray = make_ray("here", "there")
     monkeypatch.setitem(sys.modules, "ray", ray)
     folders = {name: tmp_path / name / "r1" for name in ("here", "there")}
-    told = {"id-0": [str(folders["here"])], "id-1": [str(folders["there"])]}
+    folders_of_nodes = {"id-0": [str(folders["here"])], "id-1": [str(folders["there"])]}
     monkeypatch.setattr(discovery, "find_cluster", lambda address: "head:1")
-    monkeypatch.setattr(run_files, "find_folders", lambda cluster, run_id: told)
+    monkeypatch.setattr(run_files, "find_folders", lambda cluster, run_id: folders_of_nodes)
     monkeypatch.setenv("VERL_OTEL_RUN_DIR", str(tmp_path / "default"))
     for folder in folders.values():
         folder.mkdir(parents=True)
-    return SimpleNamespace(ray=ray, told=told, out=tmp_path / "out", **folders)
+    return SimpleNamespace(ray=ray, folders_of_nodes=folders_of_nodes, out=tmp_path / "out", **folders)
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_files_of_the_same_name_are_both_kept(cluster, collect):
 def test_a_shared_disk_is_read_once(cluster, collect):
     """Nodes that show the same files do not send them again, also those that were replaced or have grown meanwhile."""
     cluster.there.rmdir()
-    cluster.told["id-1"] = [str(cluster.here)]
+    cluster.folders_of_nodes["id-1"] = [str(cluster.here)]
     (cluster.here / "traces-a-h-1.jsonl").write_text("trace\n")
     (cluster.here / "open-a-h-1.jsonl").write_text("old\n")
 
@@ -335,7 +335,7 @@ def test_without_ray_there_is_nothing_to_collect_from(monkeypatch, call):
 
 def test_a_path_names_a_folder_on_every_node(cluster, call, tmp_path):
     """RUN as a path is looked for on every node, and its name is the run's."""
-    cluster.told.clear()
+    cluster.folders_of_nodes.clear()
     (cluster.there / "traces-a.jsonl").write_text("1\n")
     done = call("collect", cluster.there, "--output", cluster.out)
     assert done.code == 0

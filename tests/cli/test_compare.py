@@ -10,7 +10,6 @@ import pytest
 from tests.builders import explanations
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Event, Series, Verdict
-from verl_otel.cli.compare import parse_condition
 
 TOOL = ("tool", "python")
 
@@ -68,9 +67,9 @@ def test_only_significant_parts_explain_a_difference(call, pair):
         parts["worker", "update_actor"] += (0, 0.05, 2.2, 0.1, 2.0, 0, 1.9, 0.05, 0)[number]
         made.append(explanations.step(step.number, parts))
     pair(a=explanations.explanation(steady, run_id="a"), b=explanations.explanation(made, run_id="b"))
-    told = json.loads(call("compare", "a", "b", "--json").out)
-    parts = {part["kind"]: part for part in told["explanation"]}
-    assert parts["worker"]["seconds"] > 0.1 * sum(part["seconds"] for part in told["explanation"])
+    answer = json.loads(call("compare", "a", "b", "--json").out)
+    parts = {part["kind"]: part for part in answer["explanation"]}
+    assert parts["worker"]["seconds"] > 0.1 * sum(part["seconds"] for part in answer["explanation"])
     assert (parts["tool"]["significant"], parts["worker"]["significant"]) == (True, False)
     head = call("compare", "a", "b").out.partition("\n\n")[0]
     assert "tool latency" in head
@@ -117,7 +116,7 @@ def test_steps_that_something_held_are_counted(call, pair):
         2.0,
         0,
     )
-    assert document["held"]["a"]["verdict"].startswith("Rank 1 delayed it")
+    assert document["held"]["a"]["verdict"].startswith("Step 4 (9.00 s): rank 1 delayed it")
 
 
 def test_healthy_runs_are_not_significant(call, pair):
@@ -179,7 +178,8 @@ def test_too_few_steps(call, pair):
     ("condition", "code"),
     [
         ("step>+5%", 1),
-        ("step > +5 %", 1),
+        (" step > + 5%", 1),
+        ("step>5%", 1),
         ("step>+50%", 0),
         ("step<-5%", 0),
         ("phase gen>+5%", 1),
@@ -222,8 +222,8 @@ def test_a_crashed_run_cannot_be_judged(call, pair):
     bare = [each._replace(devices=()) for each in explanations.steps(explanations.HEALTHY, 8)]
     pair(b=explanations.explanation(bare, run_id="b"))
     assert call("compare", "a", "b", "--fail-if", "gpu tool_wait>+5%").code == 3
-    told = json.loads(call("compare", "--json", "a", "b", "--fail-if", "gpu tool_wait>+5%").out)
-    assert (told["conditions"][0]["holds"], told["conditions"][0]["judged"]) == (False, False)
+    answer = json.loads(call("compare", "--json", "a", "b", "--fail-if", "gpu tool_wait>+5%").out)
+    assert (answer["conditions"][0]["holds"], answer["conditions"][0]["judged"]) == (False, False)
 
 
 def test_what_neither_run_has_does_not_hold(call, pair):
@@ -314,13 +314,13 @@ def test_json(call, pair):
     made = pair(scale={TOOL: 1.65})
     parts = {key: seconds for key, seconds in explanations.HEALTHY.items() if key[0] != "weight_sync"}
     pair(a=explanations.explanation(explanations.steps(parts, 8, spread=0.04), run_id="a"), b=made["b"])
-    told = json.loads(call("compare", "--json", "a", "b", "--fail-if", "step>+5%").out)
-    rows = {row["name"]: row for row in told["rows"]}
+    answer = json.loads(call("compare", "--json", "a", "b", "--fail-if", "step>+5%").out)
+    rows = {row["name"]: row for row in answer["rows"]}
     assert rows["update_weights"]["change"] is None
     assert rows["step"]["significant"]
     assert rows["step"]["a"]["median"] == pytest.approx(4.0, rel=0.1)
-    assert told["conditions"][0]["holds"]
-    assert {each["kind"] for each in told["explanation"]} >= {"tool", "weight_sync"}
+    assert answer["conditions"][0]["holds"]
+    assert {each["kind"] for each in answer["explanation"]} >= {"tool", "weight_sync"}
 
 
 def test_markdown(call, pair):
@@ -331,10 +331,3 @@ def test_markdown(call, pair):
     assert out.startswith("### A a")
     assert table[1] == "|---|---:|---:|---:|---|"
     assert {line.count("|") for line in table} == {6}
-
-
-@pytest.mark.parametrize("text", ["step>+5%", "step>5%", "step > 5 %", " step > + 5%"])
-def test_a_condition_may_have_spaces_and_no_plus(text):
-    """They mean the same."""
-    condition = parse_condition(text)
-    assert (condition.name, condition.more, condition.limit) == ("step", True, 0.05)

@@ -4,6 +4,7 @@
 
 import importlib.util
 import json
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -265,6 +266,8 @@ def test_as_many_steps_as_are_asked_for(call, explained):
     assert shown() == ["5", "4", "3"]
     assert shown("--steps", "1") == ["5"]
     assert shown("--steps", "99") == ["5", "4", "3", "2", "1"]
+    assert shown("--steps", "2-4") == ["2", "3", "4"]
+    assert "none of these steps is in the run" in call("explain", "--steps", "7-9", "r1").err
     assert "'0' is not valid: give an integer of 1 or more" in call("explain", "--steps", "0", "r1").err
 
 
@@ -289,15 +292,15 @@ def test_json(call, held, explained):
     steps = list(held.steps)
     steps[6] = steps[6]._replace(cost=Cost(float("nan"), 1, {}))
     explained(held._replace(steps=tuple(steps)))
-    told = json.loads(call("explain", "--json", "r1").out)
-    (step,) = told["steps"]
+    answer = json.loads(call("explain", "--json", "r1").out)
+    (step,) = answer["steps"]
     assert (step["number"], step["cost"]["gpu_seconds"]) == (7, None)
     assert step["verdicts"][0]["trace_id"] == f"{0xABC:032x}"
     assert step["verdicts"][0]["saved"] == 9.5
     assert sum(each["seconds"] for each in step["path"]) == pytest.approx(step["seconds"])
     assert sum(step["gpu"]["gpu-0"].values()) == pytest.approx(step["seconds"])
-    assert told["run"]["stragglers"] == []
-    assert told["counts"]["held"] == 1
+    assert answer["run"]["stragglers"] == []
+    assert answer["counts"]["held"] == 1
 
 
 def test_a_step_of_which_only_the_sums_were_kept():
@@ -397,14 +400,48 @@ def test_a_step_that_is_open_is_no_time_between_steps(call, tmp_path):
     trainer.span("verl.phase.gen", 11, 15, step)
     folder = story.write()
     lines = call("explain", folder).out.splitlines()
-    at = lines.index("  Then 10.00 s until the last record")
-    assert lines[at + 1 : at + 4] == [
-        "     90%    9.00 s  a step that did not end",
-        "      5%    500 ms  the trainer itself, between two steps",
-        "      5%    500 ms  logging (file)",
+    at = lines.index("  Then 1.00 s until a step that did not end")
+    assert lines[at + 1 : at + 3] == [
+        "     50%    500 ms  the trainer itself, between two steps",
+        "     50%    500 ms  logging (file)",
     ]
     (step,) = json.loads(call("explain", "--step", "1", "--json", folder).out)["steps"]
     assert sum(part["seconds"] for part in step["between_summed"]) == 1.0
+    assert json.loads(call("report", "--json", folder).out)["steps"][0]["between"] == 1.0
+    assert call("report", folder).out.split("between\n")[1].splitlines()[0].split()[-1] == "1.00"
+
+
+@pytest.mark.parametrize("finding", ["crash", "stall", "failed", "slow", "learning"])
+def test_a_finding_can_end_a_pipeline(call, story, finding):
+    """By the exit code, and only what was asked for; `any` stands for all of them."""
+    trainer = story.process()
+    story.manifest()
+    for number in range(1, 9):
+        length = 9 if finding == "slow" and number == 5 else 2
+        error = {"error__type": "ValueError"} if finding == "failed" and number == 8 else {}
+        stories.step(
+            trainer,
+            number,
+            10 * number,
+            10 * number + length,
+            [("update_actor", 10 * number, 10 * number + length)],
+            **error,
+        )
+        trainer.scalar("verl.training.step", 10 * number + length, number)
+        trainer.scalar(
+            "verl.actor.grad_norm", 10 * number + length, math.nan if finding == "learning" and number == 8 else 1.0
+        )
+    folder = story.write()
+    if finding in ("crash", "stall"):
+        event = {"kind": finding, "time_ns": stories.at(30), "text": "it happened"}
+        (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+    codes = {
+        kind: call("explain", folder, "--fail-if", kind).code
+        for kind in ("crash", "stall", "failed", "slow", "learning", "any")
+    }
+    assert {kind for kind, code in codes.items() if code} == {finding, "any"}
+    assert set(codes.values()) == {0, 1}
+    assert call("explain", folder).code == 0
 
 
 @given(st.integers(0, 200), st.text(max_size=3000))

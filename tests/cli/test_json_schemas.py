@@ -100,7 +100,7 @@ def test_every_text_ends_with_the_next_command(all_runs, call, words):
 def test_the_detail_of_a_step_does_not_lead_to_itself(all_runs, call):
     """But to a timeline of that step, and back to the run."""
     document = json.loads(call("explain", "r1", "--step", "2", "--json").out)
-    assert document["next"] == ["verl-otel export perfetto r1 --steps 2", "verl-otel explain r1"]
+    assert document["next"] == ["verl-otel export perfetto r1 --step 2", "verl-otel explain r1"]
 
 
 def test_records_are_followed_by_the_next_command(all_runs, call):

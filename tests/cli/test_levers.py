@@ -10,6 +10,7 @@ from tests.builders import stories
 from tests.cli.page import embedded
 from verl_otel.analysis.levers.ranking import Lever, Levers
 from verl_otel.cli import levers, wording
+from verl_otel.cli.documents.levers import make_levers
 from verl_otel.model import LinkRecord
 
 
@@ -89,7 +90,7 @@ def test_every_kind_of_lever_limit_and_sign_has_words(run_of_nothing):
     found = [Lever(kind, "x", 1.0, 0.5, 2.0, 0.5) for kind in wording.LEVERS]
     found += [Lever("tail", "5%", 0.5, None, None, 0.2), Lever("replicas", "", -1.0, -2.0, 0.5, -0.4)]
     limits = (("loop", "agent_loop-0", 1), ("server", "llm_server-0", 2), ("reward", "reward-0", 6))
-    text = levers.render(run_of_nothing, Levers(tuple(found), (1, 2), 2.0, 1.0, limits, ("this",)))
+    text = levers.render(make_levers(run_of_nothing, Levers(tuple(found), (1, 2), 2.0, 1.0, limits, ("this",))))
     assert "tool x does not block its event loop" in text
     assert "uncertainty unknown" in text
     assert "Slower, as others then come first\n  twice as many replicas" in text
@@ -103,7 +104,7 @@ def test_tails_of_the_same_trajectories_are_one_line(run_of_nothing):
         [Lever("tail", f"{percent}%", 2.0, None, None, 0.5) for percent in (1, 5)],
         Lever("tail", "5%", 2.5, None, None, 0.6),
     )
-    render = lambda *found: levers.render(run_of_nothing, Levers(found, (1,), 4.0, 1.0, (), ()))  # noqa: E731
+    render = lambda *found: levers.render(make_levers(run_of_nothing, Levers(found, (1,), 4.0, 1.0, (), ())))  # noqa: E731
     assert render(*same).count("of the trajectories take no longer") == 1
     assert "the slowest 1% of the trajectories" in render(*same)
     assert render(other, same[0]).count("of the trajectories take no longer") == 2

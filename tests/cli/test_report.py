@@ -242,7 +242,11 @@ def test_many_steps_are_shortened_to_the_slowest(call, story):
     trainer = story.process()
     for number in range(1, 31):
         stories.step(trainer, number, number * 100, number * 100 + (50 if number in (7, 23) else 10))
-    out = call("report", story.write(), "--steps", "2").out
+    folder = story.write()
+    rows = block(call("report", folder, "--steps", "2-3").out, "Steps: seconds")
+    assert [row.split()[0] for row in rows[1:3]] == ["2", "3"]
+    assert "None of these steps is in the run." in call("report", folder, "--steps", "70-80").out
+    out = call("report", folder, "--steps", "2").out
     assert "(the 2 slowest of 30)" in out
     assert [line.split()[0] for line in block(out, "Steps: seconds and share")] == ["step", "7", "23"]
 
@@ -260,6 +264,56 @@ def test_reward_of_each_step(call, runs, story):
     shown = [int(word[:-1]) for word in line.partition("(")[0].split()[::2]]
     assert shown == [0, 1, 2, *range(21, 30)]
     assert line.endswith("(mean of the first 10: 0.45, of the last 10: 2.45)")
+
+
+def test_a_reward_of_a_step_that_was_trained_again_is_left_out(call, story):
+    """The second attempt began behind step 1, and ended before it reached step 3: as in `explain`."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 1)
+    for at, number in enumerate((1, 2, 3, 2)):
+        trainer.scalar("verl.training.step", at, number)
+        trainer.scalar("verl.average_reward", at, at / 10)
+    folder = story.write()
+    assert json.loads(call("report", "--json", folder).out)["reward"] == {"1": 0.0, "2": 0.3}
+    assert "  1: 0  2: 0.3\n" in call("report", folder).out
+
+
+def test_the_reward_of_an_own_loop_is_that_of_all_processes(call, story):
+    """The process of the step knows no trajectory of its children, which name the step; one that failed has no share in it."""
+    loop, child = story.process("process"), story.process("process", 1)
+    for number in (0, 1):
+        begin = 10 * number
+        stories.step(loop, number, begin, begin + 5, verl__step__lineage="submitted")
+        loop.scalar("verl.training.step", begin + 5, number)
+        for index, score in enumerate((0.0, 1.0, 0.5)):
+            facts = {"error__type": "ValueError", "verl__outcome": "failure"} if index == 2 else {}
+            stories.trajectory(
+                child, begin + 1, begin + 2, index=index, step=number, verl__reward__score=score + number, **facts
+            )
+    folder = story.write()
+    assert "  0: 0.5  1: 1.5\n" in call("report", folder).out
+
+
+def test_what_was_sampled_out_is_missing(call, story):
+    """Nothing tells what these trajectories did, and `check` finds nothing."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    for number, last in enumerate((3, 3, 3, 3, 9, 3), 1):
+        at = 20 * number
+        members = [
+            stories.trajectory(
+                agent, at, at + last if index == 3 else at + 3, index=index, step=number, whole=index < 2
+            )
+            for index in range(4)
+        ]
+        stories.step(trainer, number, at, at + last, [("gen", at, at + last)], members)
+    folder = story.write()
+    sentence = "  trajectories: of 12 of 24 only the root span was kept, so that what they did is not known"
+    assert sentence in call("report", folder).out
+    text = call("explain", folder).out
+    assert sentence in text
+    assert "u/3 delayed it: unknown: only the root span of the trajectory was kept" in " ".join(text.split())
+    assert "not kept: keep more trajectories whole" in text
+    assert "run verl-otel check" not in text
 
 
 def test_the_dead_come_first_and_open_work_is_listed(call, story):
@@ -330,13 +384,6 @@ def test_several_folders_are_one_report(call, tmp_path):
     ]
 
 
-def test_the_newest_run_is_taken(call, runs):
-    """Without a folder the run that was written last is reported."""
-    for name, moment in (("old", 1_000_001), ("new", 1_000_002), ("older", 1_000_000)):
-        os.utime(stories.training(runs / name, name).write(), (moment, moment))
-    assert call("report").out.startswith("Run new ")
-
-
 def test_the_newest_run_may_have_no_record(call, runs):
     """A run of the user's own training, which has no run.json, is the newest one if it was written last."""
     with_record = stories.training(runs / "with").write()
@@ -348,11 +395,7 @@ def test_the_newest_run_may_have_no_record(call, runs):
 
 def test_exit_codes(call, runs, story, tmp_path):
     """0: a report; 1: a run that has nothing to say; 2: no run, or not to be read."""
-    result = call("report")
-    assert (result.code, result.err.splitlines()[0]) == (
-        2,
-        f"verl-otel: no run in {runs}, which does not exist. Possible reasons:",
-    )
+    assert call("report").code == 2
     (tmp_path / "nothing").mkdir()
     result = call("report", tmp_path / "nothing")
     assert (result.code, result.err) == (

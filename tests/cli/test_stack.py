@@ -70,21 +70,28 @@ def test_a_prometheus_without_web_pages_is_shown_as_an_api(status):
         server.shutdown()
 
 
-@pytest.mark.parametrize("option", ["--data", "--run-dir"])
-def test_a_folder_that_cannot_be_made_is_refused(call, tmp_path, option):
-    """A file in the place of a folder: code 2, and the option is named."""
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--data", "file/below"), "--data {tmp}/file/below"),
+        (("--run-dir", "file/below"), "--run-dir {tmp}/file/below"),
+        (("--otelcol", "no"), "--otelcol no: there is no program"),
+        (("--grafana-home", "."), "no bin/grafana"),
+        *(
+            (("--alertmanager", address), f"--alertmanager {address}: give HOST:PORT")
+            for address in ("http://127.0.0.1:9093", "alertmanager", ":9093", "10.0.0.1:9093/alerts")
+        ),
+        *((("--" + name, "x"), f"--{name} goes with --cluster") for name in ("address", "host", "tls-cert", "tls-key", "tls-ca")),
+        (("--cluster", "--address", "127.0.0.1:1", "--tls-cert", "x"), "--tls-cert and --tls-key go together"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_refused_before_anything_is_started(call, tmp_path, programs, monkeypatch, options, text):
+    """A folder that cannot be made, a program or address that is none, an option without effect: code 2, and the option is named."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    folders = {"--data": tmp_path / "data", "--run-dir": tmp_path / "runs", option: tmp_path / "file" / "below"}
-    done = call("stack", *(word for pair in folders.items() for word in pair))
+    done = call("stack", "--data", tmp_path / "data", "--free-ports", *programs, *options)
     assert done.code == 2
-    assert f"{option} {tmp_path / 'file' / 'below'}" in done.err
-
-
-def test_a_program_that_is_not_there_is_refused(call, tmp_path):
-    """A path that names nothing is said to be one."""
-    done = call("stack", "--data", tmp_path / "data", "--otelcol", tmp_path / "no")
-    assert done.code == 2
-    assert f"--otelcol {tmp_path / 'no'}" in done.err
+    assert text.format(tmp=tmp_path) in done.err
 
 
 def test_a_taken_port_is_named_with_what_moves_it(call, tmp_path, programs, monkeypatch):
@@ -174,13 +181,6 @@ def test_nohup_is_heeded():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_folder_that_is_no_grafana_is_refused(call, tmp_path, programs):
-    """Before anything is started the folder is looked at."""
-    done = call("stack", "--data", tmp_path / "data", "--free-ports", *programs, "--grafana-home", tmp_path)
-    assert done.code == 2
-    assert "no bin/grafana" in done.err
-
-
 @pytest.mark.parametrize("text", ["http", "0", "65536", "127.0.0.1:", "localhost"])
 def test_a_wrong_address_is_refused(text):
     """What has no port in it is not taken for one."""
@@ -231,13 +231,6 @@ def test_alerts_are_sent_to_the_alertmanagers_of_the_options(tmp_path, addresses
     plan = Plan(chosen, tmp_path, tmp_path / "targets", tempo=False, alertmanagers=addresses)
     settings = yaml.safe_load(stack_components.write_settings(plan))
     assert settings["alerting"] == {"alertmanagers": [{"static_configs": [{"targets": [*addresses]}]}]}
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:9093", "alertmanager", ":9093", "10.0.0.1:9093/alerts"])
-def test_an_address_that_is_none_of_an_alertmanager(call, tmp_path, address):
-    result = call("stack", "--data", tmp_path, "--run-dir", tmp_path, "--alertmanager", address)
-    assert result.code == 2
-    assert f"--alertmanager {address}: give HOST:PORT" in result.err
 
 
 def test_alerts_have_the_thresholds_of_the_profile(tmp_path):

@@ -93,19 +93,6 @@ def test_without_ray_it_names_what_works(call, tmp_path, monkeypatch):
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("option", ["--address", "--host", "--tls-cert", "--tls-key", "--tls-ca"])
-def test_an_option_of_the_cluster_needs_it(call, option):
-    """Without ``--cluster`` such an option would have no effect, so it is refused."""
-    done = call("stack", option, "x")
-    assert (done.code, f"{option} goes with --cluster" in done.err) == (2, True)
-
-
-def test_a_certificate_needs_its_key(call, head, tmp_path):
-    """Half of TLS is refused before anything is started."""
-    done = call("stack", "--cluster", "--tls-cert", tmp_path / "x", "--data", tmp_path / "data")
-    assert (done.code, "--tls-cert and --tls-key go together" in done.err) == (2, True)
-
-
 def test_the_address_is_that_of_the_route_to_the_head():
     """On the head itself it is the head's own address, whatever that is; nothing has to listen there."""
     assert stack.find_own_address("127.0.0.1:6379") == "127.0.0.1"

@@ -290,7 +290,7 @@ def test_what_was_wrong_with_the_learning(explain, call, write):
     (finding,) = explain(path)["findings"]
     assert (finding["kind"], finding["step"], finding["last_step"], finding["times"]) == ("kl", 24, 24, 1)
     assert (
-        "  Step 24: actor/ppo_kl 0.3 is above 0.2, for 5 steps. To do: lower the learning rate"
+        "  Step 20: actor/ppo_kl 0.3 is above 0.2, for 5 steps. To do: lower the learning rate"
         in call("explain", path).out
     )
 

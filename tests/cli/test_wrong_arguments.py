@@ -36,21 +36,23 @@ CASES = {
     ("report", "RUN"): (("report",), PATHS + NAMES),
     ("report", "--html"): (("report", "r1", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
     ("report", "--slowest"): (("report", "r1", "--slowest"), NUMBERS),
-    ("report", "--steps"): (("report", "r1", "--steps"), ("0", *NUMBERS)),
+    ("report", "--steps"): (("report", "r1", "--steps"), ("0", "5-2", *NUMBERS)),
     ("report", "--otlp"): (("report", "--otlp"), PATHS + NAMES),
     ("explain", "--otlp"): (("explain", "--otlp"), PATHS + NAMES),
     ("explain", "RUN"): (("explain",), PATHS + NAMES),
     ("levers", "--otlp"): (("levers", "--otlp"), PATHS + NAMES),
     ("levers", "RUN"): (("levers",), PATHS + NAMES),
     ("explain", "--step"): (("explain", "r1", "--step"), ("77", *NUMBERS)),
-    ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", *NUMBERS)),
+    ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", "5-2", "77-78", *NUMBERS)),
+    ("explain", "--fail-if"): (("explain", "r1", "--fail-if"), ("", "hang", "\udcff")),
     ("compare", "A"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "B"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step<5%", "no row>+5%", "\udcff>+1%")),
     ("compare", "--noise"): (("compare", "r1", "r1", "--noise"), ("", "-1", "nan", "inf", "101", "x", "\udcff")),
     ("compare", "--skip"): (("compare", "r1", "r1", "--skip"), NUMBERS),
     ("export", "perfetto RUN"): (("export", "perfetto"), PATHS + NAMES),
-    ("export", "perfetto --steps"): (("export", "perfetto", "r1", "-o", "out", "--steps"), ("5-2", "1-", "77", *NUMBERS)),
+    ("export", "perfetto --steps"): (("export", "perfetto", "r1", "-o", "out", "--steps"), ("5-2", "1-", "1", "77-78", *NUMBERS)),
+    ("export", "perfetto --step"): (("export", "perfetto", "r1", "-o", "out", "--step"), ("77", *NUMBERS)),
     ("export", "perfetto --spans"): (("export", "perfetto", "r1", "-o", "out", "--spans"), ("0", *NUMBERS)),
     ("export", "perfetto -o"): (("export", "perfetto", "r1", "-o"), ("x" * 5000, "file/below", "\udcff/nothing", ".")),
     ("export", "parquet RUN"): (("export", "parquet"), PATHS + NAMES),
@@ -246,6 +248,15 @@ def test_help_is_a_command(capsys, words):
         main(words)
     assert ended.value.code == 0
     assert " ".join(["usage: verl-otel", *words[1:]]) in capsys.readouterr().out
+
+
+def test_prose_of_the_help_fits_the_terminal(call, monkeypatch):
+    """Examples stay as they are, to be copied."""
+    monkeypatch.setenv("COLUMNS", "70")
+    for name in COMMANDS:
+        lines = call(name, "--help").out.splitlines()
+        wide = [line for line in lines if len(line) > 70]
+        assert [line for line in wide if not line.startswith("  ")] == [], name
 
 
 @pytest.mark.parametrize("arguments", [("explain", "nope"), ("explain", "--nope"), ("runs", "--keep", "many")])

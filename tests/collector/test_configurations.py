@@ -23,6 +23,7 @@ OVERLAYS = (
     "traces-to-file.yaml",
     "span-metrics.yaml",
     "rl-names.yaml",
+    "openinference.yaml",
 )
 COMBINATIONS = [
     *((base,) for base in BASES),
@@ -175,15 +176,15 @@ def test_the_readme_has_every_variable_and_file():
     """Each variable of a configuration is in the README's table with its default, and none that is not there."""
     text = (COLLECTOR / "README.md").read_text("utf-8")
     rows = [line for line in text.partition("## Variables")[2].splitlines() if line.startswith("| `OTELCOL_")]
-    told = {name: row for row in rows for name in re.findall(r"`(OTELCOL_\w+)`", row.split("|")[1])}
+    documented = {name: row for row in rows for name in re.findall(r"`(OTELCOL_\w+)`", row.split("|")[1])}
     used = {}
     for name in set(itertools.chain(*COMBINATIONS)):
         for variable, default in re.findall(r"\$\{env:(OTELCOL_\w+):-([^}]*)\}", (COLLECTOR / name).read_text("utf-8")):
             used.setdefault(variable, set()).add(default)
-    assert told.keys() == used.keys()
+    assert documented.keys() == used.keys()
     for variable, defaults in used.items():
         for default in defaults:
-            assert default.removeprefix("/etc/otelcol/") in told[variable], (variable, default)
+            assert default.removeprefix("/etc/otelcol/") in documented[variable], (variable, default)
     for path in {*COLLECTOR.glob("*.yaml"), *COLLECTOR.glob("*.sh")} - {COLLECTOR / "tempo.yaml"}:
         assert f"{path.name}" in text, path.name
 

@@ -132,8 +132,10 @@ def test_readme_is_short():
 
 
 def test_the_page_of_the_api_has_every_public_name():
+    """With its signatures, so that it can be read in a clone."""
     page = (DOCS / "reference" / "api.md").read_text("utf-8")
-    assert set(re.findall(r"^::: verl_otel\.(\w+)$", page, re.MULTILINE)) >= set(verl_otel.__all__) - {"__version__"}
+    assert set(re.findall(r"^### (\w+)\n\n```py\n", page, re.MULTILINE)) >= set(verl_otel.__all__) - {"__version__"}
+    assert "def step(number: F, /) -> F: ...\ndef step(number: int | None = None) -> Span: ...\n" in page
 
 
 def test_glossary_is_short_and_sorted():
@@ -211,6 +213,26 @@ def test_workflows_run_what_is_there():
     hooks = re.findall(r"entry: \.venv/bin/(\S+)", (TOP / ".pre-commit-config.yaml").read_text("utf-8"))
     assert {"ruff", "mypy", "lint-imports"} <= set(hooks)
     assert not [tool for tool in hooks if not Path(sys.executable).with_name(tool).exists()]
+
+
+def test_what_github_reads_is_what_it_expects():
+    """Forms ask for something, updates name folders that have what they update, and only a tag of a version publishes, without a token."""
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed in this environment")
+    folder = TOP / ".github"
+    for path in folder.glob("ISSUE_TEMPLATE/[!c]*.yml"):
+        form = yaml.safe_load(path.read_text("utf-8"))
+        assert form["name"]
+        assert form["description"]
+        assert {item["type"] for item in form["body"]} <= {"markdown", "input", "textarea", "dropdown", "checkboxes"}
+        assert len({item["id"] for item in form["body"]}) == len(form["body"])
+    updates = yaml.safe_load((folder / "dependabot.yml").read_text("utf-8"))["updates"]
+    assert [update["directory"] for update in updates] == ["/", "/collector"]
+    text = (folder / "workflows" / "release.yml").read_text("utf-8")
+    release = yaml.safe_load(text)
+    assert release[True] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+"]}}  # YAML 1.1 reads `on` as a truth value
+    assert release["jobs"]["publish"]["needs"] == "build"
+    assert release["jobs"]["publish"]["environment"] == "pypi"
+    assert "secrets." not in text
 
 
 def test_every_setting_is_in_the_reference():

@@ -49,6 +49,26 @@ def stuck_at_first():
     )
 
 
+def abandoned():
+    """Two prompts are running: a trajectory of them is open, but for ten minutes from minute 20 on."""
+    return Scene(
+        "nobody works on two prompts any more",
+        {
+            **watch([Training(MINUTE)], 40),
+            f'verl_rollout_groups{{{TRAINER},verl_group_state="running"}}': [2] * 81,
+            f"verl_rollout_active{{{LOOP}}}": [1] * 40 + [0] * 20 + [1] * 21,
+        },
+        {19: set(), 22: set(), 25: {"PromptsAbandoned"}, 33: set()},
+        (
+            of_run(
+                26,
+                "PromptsAbandoned",
+                "2 prompts are running, and no trajectory is open: nobody works on them any more",
+            ),
+        ),
+    )
+
+
 HOURS_3 = 3 * 60 * MINUTE
 
 
@@ -251,6 +271,7 @@ SCENES = [
     ranks_that_differ_little(),
     stuck(),
     stuck_at_first(),
+    abandoned(),
     held(),
     stale_samples(),
     weights_behind(),

@@ -12,9 +12,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from tests.end_to_end import modes
+from tests.recount import table, trainings
 
 KEPT = modes.TOP / ".cache" / "modes"
 PAGE = modes.TOP / "docs" / "reference" / "modes.md"
+COUNTED = "counted-"
 STAMP = "Made from the integrations with the sha256 "
 COLUMNS = {
     "steps": "verl.step",
@@ -66,16 +68,39 @@ def keep(name, training, spans):
     (KEPT / f"{name}.json").write_text(json.dumps(facts))
 
 
-def read_kept():
+def keep_counts(name, cells):
+    """Keep what `tests.recount` found in a mode, by family of numbers. Only if nothing was wrong."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    (KEPT / f"{COUNTED}{name}.json").write_text(json.dumps({"hash": hash_integrations(), "cells": cells}))
+
+
+def read_kept(names, prefix=""):
     """Return what was kept of the modes that were trained with the integrations that are here now."""
     present = hash_integrations()
-    kept = {name: json.loads(path.read_text()) for name in modes.MODES if (path := KEPT / f"{name}.json").exists()}
+    kept = {name: json.loads(path.read_text()) for name in names if (path := KEPT / f"{prefix}{name}.json").exists()}
     return {name: facts for name, facts in kept.items() if facts["hash"] == present}
+
+
+def make_counts():
+    """Return the table of the numbers that were counted again, the modes that are not in it, and the reasons for which numbers are not checked."""
+    kept = {name: facts["cells"] for name, facts in read_kept(trainings.MODES, COUNTED).items()}
+    cells = {(family, name): state for name, found in kept.items() for family, state in found.items()}
+    reasons = {}
+    for (family, name), state in cells.items():
+        if len(state) > 1:
+            reasons.setdefault((family, state), []).append(f"`{name}`")
+    return {
+        "counts": "\n".join(table.make_lines(list(kept), cells)),
+        "uncounted": ", ".join(f"`{name}`" for name in trainings.MODES if name not in kept) or "none",
+        "reasons": "\n".join(
+            f"* {family}, in {', '.join(names)}: {reason}." for (family, reason), names in reasons.items()
+        ),
+    }
 
 
 def write_page():
     """Write the page; modes that were not run with the present integrations, or failed, are named on it and have no row."""
-    found = read_kept()
+    found = read_kept(modes.MODES)
     missing = ", ".join(modes.MODES[name].title for name in modes.MODES if name not in found) or "none"
     head = ["mode", *COLUMNS, "linked to a step", "processes", "metrics"]
     rows = [
@@ -88,7 +113,9 @@ def write_page():
     ]
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     PAGE.write_text(
-        _TEXT.format(table="\n".join(lines), missing=missing, stamp=STAMP + hash_integrations(), day=_today())
+        _TEXT.format(
+            table="\n".join(lines), missing=missing, stamp=STAMP + hash_integrations(), day=_today(), **make_counts()
+        )
     )
 
 
@@ -118,6 +145,22 @@ Not run for this table: {missing}.
 * `separate_async` with `actor_rollout_ref.hybrid_engine=False` is missing: verl 0.9.1 cannot train so. Its `_setup` passes `flush=True` to
   `logger.info`, which raises `TypeError`.
 * verl 0.7 and 0.8 have no plug-in entry points: set `VERL_USE_EXTERNAL_MODULES=verl_otel.plugin`, with verl-otel installed on every node.
+
+## Numbers that were counted again
+
+In one training of each mode `tests/recount` counts these numbers from what verl logs, what the test bed writes, and stamps at its own methods, without
+code of verl-otel, and compares them with metrics, boards, run log, TensorBoard, commands and the live page. R: equal, within 1 % or 5 ms of each
+duration. -: the mode does not have the number, and nothing shows one. ?: not checked. A number that is wrong fails `make matrix`. `own_asyncio`,
+`own_threads`, `own_failed` and `own_ray` are loops of one's own without verl; `kl` has the KL in the reward, `two` has two ranks and replicas,
+`resume` was continued after its end, and `crash` after an exception.
+
+{counts}
+
+Not checked:
+
+{reasons}
+
+Not counted for this table: {uncounted}.
 
 {stamp}. `make matrix` runs all of it again.
 """

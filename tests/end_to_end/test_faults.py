@@ -28,6 +28,24 @@ def test_there_are_many_kinds_and_a_quarter_is_held_out():
     assert sum(kind.held_out for kind in KINDS.values()) >= len(KINDS) // 4
 
 
+def test_two_faults_in_one_step_may_be_named_by_any_verdict():
+    """And both have to be."""
+    known = result(verdicts=[["phase", "phase", "adv", "adv", "", 2.0], RIGHT])
+    known["faults"].append(Fault("slow reward", 6, 2.0)._asdict())
+    known["reached"].append(100.0)
+    assert [judgement.named for judgement in judging.judge(known)] == [True, False]
+    assert "Of 1 steps with two faults both are named in 0, one in 1, none in 0." in page.write([known])
+
+
+def test_no_cpu_is_right_where_other_programs_take_it():
+    """Measured beside, not by what is judged."""
+    known = result(verdicts=[RIGHT])
+    no_cpu = ["process", "paused", "no CPU", "trainer-0", "trainer-0", 1.0]
+    known["steps"]["8"] = {"seconds": 3.0, "verdicts": [no_cpu], "others": 0.7}
+    known["steps"]["9"] = {"seconds": 3.0, "verdicts": [no_cpu, RIGHT], "others": 0.2}
+    assert judging.find_false(known) == (2, [(9, no_cpu), (9, RIGHT)], 1)
+
+
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
@@ -59,7 +77,8 @@ def test_the_page_counts_what_was_run():
     text = page.write([result(verdicts=[RIGHT]), result("slow reward")])
     assert "| slow tracker | network | tracker |  | 1 | 1 | 1 |  |" in text
     assert "| slow reward | slow | reward |  | 1 | 0 | 0 |  |" in text
-    assert "| slow tool | slow | tool |  | 0 | 0 | 0 |  |" in text
+    assert "| slow tool |" not in text
+    assert "Not planted alone in these trainings: slow tool, " in text
     assert "False verdicts: 0 verdicts on 2 healthy steps, 0 in 1,000." in text
     assert "* slow reward of 2.0 s: reported: *nothing*." in text
 

@@ -101,25 +101,25 @@ def test_each_consumed_sample_is_linked_once(run):
 def test_the_critical_path_is_the_whole_step(run):
     """What each step waited for is an unbroken chain from its start to its end, as long as the step by the spans themselves."""
     _, _, training, spans = run
-    told = {step.trace_id: step for step in summary.explain([training.folder]).steps}
+    explained = {step.trace_id: step for step in summary.explain([training.folder]).steps}
     for span in (each for each in spans if each.name == "verl.step"):
-        step = told.pop(int(span.trace, 16))
+        step = explained.pop(int(span.trace, 16))
         edges = [step.start_ns, *(segment.end_ns for segment in step.path)]
         assert [segment.start_ns for segment in step.path] == edges[:-1]
         assert abs(sum(segment.end_ns - segment.start_ns for segment in step.path) / 1e9 - span.seconds) < 0.001
-    assert not told
+    assert not explained
 
 
 def test_gpu_time_adds_up(run):
     """Every nanosecond of every GPU has one cause, from the first span of the run to the last, in each step's window, too."""
     _, mode, training, spans = run
-    told = summary.explain([training.folder])
-    assert len(told.devices) == mode.devices
-    assert told.start_ns <= min(span.start for span in spans)
-    assert told.end_ns >= max(span.end for span in spans)
-    assert {sum(device.nanoseconds.values()) for device in told.devices} == {told.end_ns - told.start_ns}
-    windows = [step.start_ns for step in told.steps[1:]]
-    for step, end in zip(told.steps, windows, strict=False):
+    explained = summary.explain([training.folder])
+    assert len(explained.devices) == mode.devices
+    assert explained.start_ns <= min(span.start for span in spans)
+    assert explained.end_ns >= max(span.end for span in spans)
+    assert {sum(device.nanoseconds.values()) for device in explained.devices} == {explained.end_ns - explained.start_ns}
+    windows = [step.start_ns for step in explained.steps[1:]]
+    for step, end in zip(explained.steps, windows, strict=False):
         assert {sum(device.nanoseconds.values()) for device in step.devices} == {end - step.start_ns}
 
 

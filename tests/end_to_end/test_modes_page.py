@@ -39,6 +39,7 @@ def test_only_what_was_counted_with_this_code_has_a_row(monkeypatch, tmp_path):
     path.write_text(json.dumps({**json.loads(path.read_text()), "hash": "of other code"}))
     modes_page.forget("critic")
     modes_page.forget("critic")
+    modes_page.keep_counts("kl", {"turns": "R", "tokens": "the bed has none"})
     modes_page.write_page()
     text = modes_page.PAGE.read_text("utf-8")
     assert [name for name, mode in modes.MODES.items() if f"| {mode.title} |" in text] == ["sync"]
@@ -46,3 +47,8 @@ def test_only_what_was_counted_with_this_code_has_a_row(monkeypatch, tmp_path):
     assert [name for name, mode in modes.MODES.items() if mode.title not in line] == ["sync"]
     assert "of other code" not in text
     assert f"{modes_page.STAMP}{modes_page.hash_integrations()}." in text
+    assert "| tokens | ? |" in text
+    assert "* tokens, in `kl`: the bed has none." in text
+    (line,) = (line for line in text.splitlines() if line.startswith("Not counted for this table: "))
+    assert "`kl`" not in line
+    assert "`crash`" in line

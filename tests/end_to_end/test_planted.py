@@ -26,8 +26,8 @@ def call(*words, code=0):
 
 def explain(training):
     """Return every step of a training, as ``verl-otel explain --json`` tells it, by number."""
-    told = json.loads(call("explain", training.folder, "--json", "--steps", "1000"))
-    return {step["number"]: step for step in told["steps"]}
+    explained = json.loads(call("explain", training.folder, "--json", "--steps", "1000"))
+    return {step["number"]: step for step in explained["steps"]}
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def test_every_reader_ends_with_the_latest_points(script):
 @given(actions)
 def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
     """Whatever is updated and read in whatever order, each value of a gauge is shown once, in its order."""
-    state, cursor, shown, told = MetricState(), 0, [], []
+    state, cursor, shown, latest = MetricState(), 0, [], []
     for action in [*script, 0]:
         if isinstance(action, int):
             cursor, points = state.read_history(cursor)
@@ -113,11 +113,11 @@ def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
         else:
             points = [make_point(name, "gauge", value, labels=labels) for name, labels, value in action]
             state.update(points)
-            told += points
-    for key in {(point.instrument.name, point.labels) for point in told}:
+            latest += points
+    for key in {(point.instrument.name, point.labels) for point in latest}:
         of_series = [
             [point.value for point in points if (point.instrument.name, point.labels) == key]
-            for points in (told, shown)
+            for points in (latest, shown)
         ]
         assert of_series[0] == of_series[1]
 

@@ -123,14 +123,15 @@ def test_values_that_are_equal_keep_their_type(several):
     assert_same(*read_spans(RESOURCE, records))
 
 
+@pytest.mark.parametrize("encode", [traces_line, protobuf.encode_traces], ids=["a line", "a request"])
 @steady
 @given(st.lists(st.tuples(texts, st.integers(1, 5)), min_size=1, max_size=8), attributes())
-def test_what_spans_share_is_not_mixed_up(kinds, shared):
-    """Spans that hold one object of attributes, under changing names and kinds, are each written as if it were their own."""
+def test_what_spans_share_is_not_mixed_up(encode, kinds, shared):
+    """Spans that hold one object of attributes, under changing names and kinds, are each encoded as if it were their own."""
     given_once = SharedAttributes(shared)
     pairs = [make_span(number + 1, name=name, kind=kind) for number, (name, kind) in enumerate(kinds)]
-    ours = traces_line(RESOURCE, SCOPE, [span._replace(attributes=given_once) for span in pairs])
-    assert ours == traces_line(RESOURCE, SCOPE, [span._replace(attributes=shared) for span in pairs])
+    ours = encode(RESOURCE, SCOPE, [span._replace(attributes=given_once) for span in pairs])
+    assert ours == encode(RESOURCE, SCOPE, [span._replace(attributes=shared) for span in pairs])
 
 
 def without_links(ours, theirs):

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
-import statistics
 import threading
 import time
 from collections import Counter
@@ -21,8 +19,8 @@ from opentelemetry import context
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import Counter as SdkCounter
-from opentelemetry.sdk.metrics import Histogram, MeterProvider, ObservableCounter, UpDownCounter
-from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
+from opentelemetry.sdk.metrics import Histogram, ObservableCounter, UpDownCounter
+from opentelemetry.sdk.metrics.export import AggregationTemporality
 
 from tests.builders.exporting_records import (
     NOW,
@@ -152,18 +150,6 @@ def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, m
     assert second - first >= 0.5
 
 
-@pytest.mark.full
-def test_a_flush_returns_when_all_is_sent(sink, otlp):
-    """What was put before a flush has been sent when the flush returns, long before its deadline."""
-    exporter, state = otlp(sink.url)
-    begin = time.monotonic()
-    exporter.consume(changed(state, make_point(value=2.5))._replace(spans=make_batch(*range(1, 1001)).spans))
-    exporter.flush(soon(60))
-    assert sink.span_ids() == Counter(range(1, 1001))
-    assert sink.values()["verl.test"][-1] == 2.5
-    assert time.monotonic() - begin < 30
-
-
 def test_what_is_refused_for_good_is_dropped_and_said(sink, otlp, wait_for, caplog):
     """Spans that the server refuses for good are dropped and counted with one line; the next ones are sent."""
     sink.answers["traces"] = [(400, {}, b""), (400, {}, b"")]
@@ -260,15 +246,6 @@ def test_one_signal_does_not_hold_up_the_other(sink, otlp, wait_for, fast_retrie
         wait_for(lambda: float(number) in sink.values().get("verl.test", ()))  # noqa: B023 - called at once
 
 
-def test_a_users_metrics_arrive_as_they_are(sink, otlp, wait_for):
-    """The message of a user's own instruments is sent as it was given, with the time of the request."""
-    message = ExportMetricsServiceRequest()
-    message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(as_int=3)
-    exporter, _ = otlp(sink.url)
-    exporter.consume_metrics(message.SerializeToString())
-    wait_for(lambda: message in without_times(sink.messages("metrics")))
-
-
 def test_instrumented_libraries_do_not_trace_exports(sink, otlp, monkeypatch):
     """Our requests are made where instrumented HTTP libraries make no spans; other threads are left as they are."""
     seen = []
@@ -302,52 +279,6 @@ def user_message():
     message = ExportMetricsServiceRequest()
     message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(as_int=3)
     return message
-
-
-@pytest.fixture
-def silent_url():
-    """A URL where even connecting hangs: the queue of the listening socket is full."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(0)
-        clients = [socket.socket() for _ in range(3)]
-        for client in clients:
-            client.setblocking(False)
-            client.connect_ex(server.getsockname())
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        for client in clients:
-            client.close()
-
-
-@pytest.fixture(params=["silent", "refusing", "hanging"])
-def bad_url(request, monkeypatch):
-    """A URL that is of no use, in one way or another."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    if request.param != "hanging":
-        return request.getfixturevalue("silent_url" if request.param == "silent" else "dead_url")
-    sink = request.getfixturevalue("sink")
-    sink.hold |= {"traces", "metrics"}
-    return sink.url
-
-
-@pytest.mark.full
-def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
-    """Whatever is wrong with the endpoint, `put` returns at once, closing ends in time, and what is left is counted."""
-    exporter, state = otlp(bad_url)
-    seconds = []
-    for number in range(1, 101):
-        state.update([make_point(value=float(number))])
-        begin = time.monotonic()
-        exporter.consume(make_batch(number))
-        seconds.append(time.monotonic() - begin)
-    assert statistics.median(seconds) < 0.05
-    assert max(seconds) < 0.9  # the endpoint's timeout is 1 s
-    begin = time.monotonic()
-    exporter.close(begin + 0.5)
-    assert time.monotonic() - begin < 5
-    assert exporter.dropped("spans") == {"not sent before exit": 100}
-    lines = [record for record in caplog.records if "not sent before exit" in record.getMessage()]
-    assert [record.levelno for record in lines] == [logging.WARNING]
 
 
 def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatch):
@@ -693,20 +624,6 @@ def test_which_kinds_are_differences_is_what_the_sdk_does(preference, monkeypatc
     for instrument, (kind, name) in kinds.items():
         is_delta = ours.is_delta(at(1, 0, kind, name))
         assert is_delta == (theirs.get(instrument) is AggregationTemporality.DELTA), (preference, kind, name)
-
-
-def test_the_sdk_counts_the_same():
-    """The differences of some measurements are those of the SDK's reader that was asked for differences."""
-    reader = InMemoryMetricReader(preferred_temporality={SdkCounter: AggregationTemporality.DELTA})
-    counter = MeterProvider(metric_readers=[reader], shutdown_on_exit=False).get_meter("test").create_counter("done")
-    deltas, total, ours, theirs = Deltas("delta"), 0, [], []
-    for number, amount in enumerate((3, 4, 1 << 40)):
-        total += amount
-        counter.add(amount)
-        ours += [point.value for point in deltas.convert([at(number + 1, total)])]
-        data = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].data
-        theirs += [point.value for point in data.data_points]
-    assert ours == theirs
 
 
 @pytest.fixture

@@ -51,40 +51,6 @@ def run(script):
     return json.loads(line.removeprefix("FACTS "))
 
 
-@pytest.mark.smoke
-def test_a_users_spans_and_metrics_reach_us():
-    """Where no provider is set, a user's spans and metrics reach our callbacks with his scope and our resource."""
-    facts = run("""
-made = install()
-with trace.get_tracer("user.lib", "1.5", schema_url="urn:user").start_as_current_span("outer") as outer:
-    outer.set_attribute("key", "value")
-    with trace.get_tracer("user.lib").start_as_current_span("inner"):
-        pass
-metrics.get_meter("user.lib").create_counter("hits").add(2)
-made.reader.collect()
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-group = ExportMetricsServiceRequest.FromString(messages[0]).resource_metrics[0]
-metric = group.scope_metrics[0].metrics[0]
-inner, outer = spans
-say(names=[inner.name, outer.name], child=inner.parent_id == outer.span_id and inner.trace_id == outer.trace_id,
-    attributes=dict(outer.attributes), scope=list(outer.scope), foreign=own_opentelemetry.foreign_provider(),
-    resource=sorted(pair.key for pair in group.resource.attributes), metric=metric.name,
-    value=metric.sum.data_points[0].as_int, sampled=outer.flags & 1, random=trace.get_tracer_provider().id_generator.is_trace_id_random())
-""")
-    assert facts == {
-        "names": ["inner", "outer"],
-        "child": True,
-        "attributes": {"key": "value"},
-        "scope": ["user.lib", "1.5", "urn:user"],
-        "foreign": "",
-        "resource": ["service.name", "verl.rank"],
-        "metric": "hits",
-        "value": 2,
-        "sampled": 1,
-        "random": True,
-    }
-
-
 @pytest.mark.full
 def test_a_record_says_what_the_span_says():
     """What reaches us of a span with everything in it encodes to what the SDK's own exporter sends of it."""

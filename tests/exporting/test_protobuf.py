@@ -26,7 +26,6 @@ from tests.builders.exporting_records import (
     NOW,
     RESOURCE,
     SCOPE,
-    attributes,
     make_histogram,
     make_point,
     make_span,
@@ -36,11 +35,10 @@ from tests.builders.exporting_records import (
     resources,
     spans,
     steady,
-    texts,
 )
 from verl_otel.exporting.otlp import protobuf as wire
 from verl_otel.exporting.otlp.protobuf import encode_logs
-from verl_otel.model import REMOTE, HistogramValue, LogRecord, Scope, SharedAttributes
+from verl_otel.model import REMOTE, HistogramValue, LogRecord, Scope
 from verl_otel.semconv import logs
 
 try:
@@ -141,17 +139,6 @@ def test_spans_equal_the_sdks(resource, records):
             for link, given_link in zip(span.links, record.links, strict=True):
                 link.trace_state = given_link.trace_state  # the SDK leaves it out
     assert_same(ours, theirs)
-
-
-@pytest.mark.full
-@steady
-@given(attributes(), st.lists(st.tuples(texts, st.integers(1, 5)), min_size=1, max_size=8))
-def test_what_spans_share_is_not_mixed_up(shared, kinds):
-    """Spans that hold one object of attributes, under changing names and kinds, are each encoded as if it were their own."""
-    given_once = SharedAttributes(shared)
-    pairs = [make_span(number + 1, name=name, kind=kind) for number, (name, kind) in enumerate(kinds)]
-    ours = wire.encode_traces(RESOURCE, SCOPE, [span._replace(attributes=given_once) for span in pairs])
-    assert ours == wire.encode_traces(RESOURCE, SCOPE, [span._replace(attributes=shared) for span in pairs])
 
 
 @pytest.mark.full

@@ -35,7 +35,7 @@ def test_the_component_that_fell_with_the_reward_is_named_and_one_that_stayed_is
     assert move.first[1] <= 60 < move.last[0]
     assert {change.name: change.moved for change in move.components} == {"right": True, "form": False}
     text = describe_move(move)
-    assert "the mean reward fell from 0.8" in text
+    assert text.startswith("at step 61 the mean reward fell from 0.8")
     assert "right fell from 0.8" in text
     assert text.endswith(" did not")
 
@@ -66,3 +66,21 @@ def test_no_component_may_have_moved():
     """A penalty that is no component moved the reward."""
     move = find_move(make(60, lambda step: float(step > 30), part=noisy(lambda _: 1.0, 5)), 20)
     assert "no component moved" in describe_move(move)
+
+
+def test_a_component_that_fell_while_another_rose_is_named():
+    """The mean reward stays, so that nothing but the components tells what is learned."""
+    right, form = noisy(lambda step: 0.9 - 0.6 * (step > 40), 6), noisy(lambda step: 0.1 + 0.6 * (step > 40), 7)
+    move = find_move(make(100, noisy(lambda _: 0.5, 8), right=right, form=form), 20)
+    assert (move.moved, move.step) == (False, 41)
+    text = describe_move(move)
+    assert text.startswith("at step 41 the mean reward stayed at 0.")
+    assert "right fell from 0.9" in text
+    assert "form rose from 0.0" in text
+
+
+def test_a_move_over_many_steps_has_no_step_of_its_own():
+    """It is named by the steps between which it moved."""
+    move = find_move(make(100, lambda step: step / 100, part=noisy(lambda _: 0.5, 9)), 20)
+    assert move.step is None
+    assert describe_move(move).startswith("from steps 1-20 to steps 81-100 the mean reward rose")

@@ -49,6 +49,21 @@ def test_a_condition_is_found_at_the_step_at_which_a_guard_or_an_alert_would_hav
 
 
 @pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("kl", KL, lambda step: 0.21 if step >= 20 else 0.2),
+        ("reward_zero", REWARD, lambda step: 0 if step >= 20 else 0.4),
+        ("reward_fall", REWARD, lambda step: (step / 40 if step < 60 else 0.2) + (step % 3) / 100),
+    ],
+)
+def test_a_condition_is_dated_by_the_step_at_which_it_began(kind, key, value):
+    """It is noticed some steps later, a fall of the reward by means of five."""
+    first = next(one.first for one in judge(**{key: value}).troubles if one.first.kind == kind)
+    assert first.began == (60 if kind == "reward_fall" else 20)
+    assert first.step > first.began
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         (KL, lambda step: 0.3 if step % 5 else 0.1),  # never 5 steps in a row

@@ -37,9 +37,12 @@ def test_it_is_the_series_of_its_labels(recorded, fresh):
     assert recorded.value(fresh, kind="response") == 1
 
 
-def test_off_it_ignores_what_is_added(fresh):
-    """Bound while recording is off, a counter takes what is added while it is on, and nothing before or after."""
-    count = verl_otel.counter(fresh).bind()
+@pytest.mark.parametrize("bound", [True, False])
+def test_off_it_ignores_what_is_added(fresh, bound):
+    """A counter, bound while recording is off or not at all, takes what is added while it is on, and nothing before or after."""
+    count = verl_otel.counter(fresh)
+    if bound:
+        count = count.bind()
     count.add(1)
     for _ in range(2):
         with capture() as captured:

@@ -88,8 +88,8 @@ def test_ids_are_the_same_for_all_who_ask_while_a_drain_works(fast_switching):
                 asker.start()
                 captured.refresh()
                 asker.join()
-            told = {span.span_id for span in captured.spans if span.name == "work"}
-            assert set(seen.values()) <= told
+            recorded_ids = {span.span_id for span in captured.spans if span.name == "work"}
+            assert set(seen.values()) <= recorded_ids
             assert len(set(seen.values())) == len(made)
 
 

@@ -3,14 +3,12 @@
 import contextvars
 import decimal
 import pickle
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import opentelemetry.context
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording.context import bind_context, context_access, span_key
+from verl_otel.recording.context import bind_context, context_access
 from verl_otel.recording.span import current_span
 
 
@@ -18,18 +16,6 @@ def test_the_context_access_is_one_per_process():
     """The access is made once, and pickling gives that of the process where it arrives."""
     assert context_access() is context_access()
     assert pickle.loads(pickle.dumps(context_access())) is context_access()
-
-
-def test_the_private_variable_is_found():
-    """With the installed OpenTelemetry the private context variable is found: spans are entered at its price."""
-    assert context_access().private
-
-
-def test_the_span_key_is_that_of_opentelemetry():
-    """The key under which a context holds its span is the one that OpenTelemetry reads."""
-    span = trace.NonRecordingSpan(trace.SpanContext(1, 2, is_remote=False))
-    held = opentelemetry.context.Context({span_key(): span})
-    assert trace.get_current_span(held) is span
 
 
 def test_decorators_work_by_both_paths(both_paths, is_outside):
@@ -69,34 +55,6 @@ def test_current_is_ours_or_none(recorded, sdk):
         with sdk[0].start_as_current_span("user"):
             assert current_span() is None
         assert current_span() is step
-
-
-def test_a_bound_function_runs_in_the_context_where_it_was_bound(recorded):
-    """A function bound in a step is part of that step in whatever thread it runs."""
-    with verl_otel.step(1), ThreadPoolExecutor(2) as pool:
-
-        def work(number):
-            with verl_otel.phase(f"p{number}"):
-                return number
-
-        done = [pool.submit(bind_context(work), number) for number in range(4)]
-        assert [each.result() for each in done] == [0, 1, 2, 3]
-    step = recorded.span("verl.step")
-    assert {span.parent_id for span in recorded.spans if span.name.startswith("verl.phase")} == {step.span_id}
-
-
-def test_an_unbound_function_in_a_thread_knows_no_step(recorded):
-    """A thread begins outside of everything: what it opens has no parent."""
-    with verl_otel.step(1):
-
-        def work():
-            with verl_otel.tool("python"):
-                pass
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert recorded.span("execute_tool python").parent_id == 0
 
 
 def test_a_bound_function_may_be_called_while_it_runs(recorded):

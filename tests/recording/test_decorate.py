@@ -14,7 +14,6 @@ import verl_otel
 from verl_otel.recording import decorate
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.decorate import find_callsite
-from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
@@ -157,12 +156,3 @@ def test_a_decorator_takes_over_a_generator_that_a_hook_wrapped(recorded, asynch
     generator = verl_otel.span("mine")(hooked)()
     assert (asyncio.run(consume(generator)) if asynchronous else list(generator)) == [1]
     assert [span.name for span in recorded.spans] == ["mine"]
-
-
-def test_a_hooked_function_that_nobody_decorates_is_the_hooks(recorded):
-    """A function that only a hook has wrapped has the hook's span."""
-    hooked = decorate.wrap(lambda: 1, CallSite("turn", hook=True))
-    assert hooked() == 1
-    assert [span.name for span in recorded.spans] == ["verl.turn"]
-    assert isinstance(find_callsite(hooked), CallSite)
-    assert Span(find_callsite(hooked)).name == "verl.turn"

@@ -108,25 +108,6 @@ def test_off_or_timed_a_generator_does_what_the_plain_one_does(actions, operatio
         assert sum(point.value.samples for point in captured.points) <= 1
 
 
-def test_the_span_lasts_as_long_as_the_generator(recorded, is_outside):
-    """The span begins with the first resumption, is current in the body only, and ends with the generator."""
-    seen = []
-
-    @verl_otel.span("g")
-    def produce():
-        for number in range(3):
-            seen.append(current_span().name)
-            yield number
-
-    generator = produce()
-    assert not RECORDER.opened
-    for _ in generator:
-        assert is_outside()
-        assert len(RECORDER.opened) == 1
-    assert seen == ["g"] * 3
-    assert len(recorded.spans) == 1
-
-
 def test_spans_of_the_consumer_are_no_children_of_the_generator(recorded):
     """What the consumer opens between two items belongs to the consumer; what the body opens, to the generator."""
 
@@ -160,7 +141,9 @@ def test_a_block_around_a_yield_stays_in_the_body(recorded, is_outside):
                 yield number
         seen.append(current_span().name)
 
-    for _ in produce():
+    generator = produce()
+    assert not RECORDER.opened  # the span begins with the first resumption
+    for _ in generator:
         assert is_outside()
     assert seen == ["block", "block", "block", "g"]
     assert recorded.span("block").parent_id == recorded.span("g").span_id
@@ -182,44 +165,8 @@ def test_baggage_set_in_the_body_stays_in_the_body(recorded):
     assert seen == ["value"]
 
 
-@pytest.mark.full
-def test_interleaved_generators_do_not_mix(recorded):
-    """Generators that take turns keep their own spans and children."""
-
-    @verl_otel.span
-    def produce(key):
-        for _ in range(3):
-            with verl_otel.span(f"child of {key}"):
-                yield key
-
-    assert list(zip(produce("a"), produce("b"), strict=True)) == [("a", "b")] * 3
-    gc.collect()
-    spans = recorded.spans
-    parents = {span.name: {other.parent_id for other in spans if other.name == span.name} for span in spans}
-    assert all(len(ids) == 1 for name, ids in parents.items() if name.startswith("child"))
-    assert parents["child of a"] != parents["child of b"]
-
-
-@pytest.mark.full
-def test_a_half_consumed_generator_is_a_cancelled_span(recorded, is_outside):
-    """A generator that nobody finishes ends, when it is collected, as cancelled; the context is that of before."""
-
-    @verl_otel.span("g")
-    def produce():
-        yield 1
-        yield 2
-
-    generator = produce()
-    next(generator)
-    del generator
-    gc.collect()
-    assert is_outside()
-    span = recorded.span("g")
-    assert (span.status, span.attributes["verl.outcome"]) == (0, "cancelled")
-
-
 def test_a_generator_may_be_closed_in_another_thread(recorded, is_outside):
-    """A generator that is closed in another thread ends its span, and no context is changed there or here."""
+    """A generator that is closed in another thread ends its span as cancelled, and no context is changed there or here."""
 
     @verl_otel.span("g")
     def produce():
@@ -233,7 +180,8 @@ def test_a_generator_may_be_closed_in_another_thread(recorded, is_outside):
     thread.join()
     assert left_in == [trace.INVALID_SPAN]
     assert is_outside()
-    assert len(recorded.spans) == 1
+    span = recorded.span("g")
+    assert (span.status, span.attributes["verl.outcome"]) == (0, "cancelled")
 
 
 def test_the_result_of_a_generator_is_handed_on(recorded):

@@ -45,16 +45,6 @@ def forking(run_python):
     return lambda script: json.loads(run_python(BEGIN + script))
 
 
-def test_children_have_ids_of_their_own(forking):
-    """Forked children and their parent never make the same ids."""
-    made = forking("""
-    context.make_trace_id()
-    make = lambda: [str(context.make_trace_id()), str(context.make_span_id())]
-    print(json.dumps([*in_child(make), *in_child(make), *make()]))
-    """)
-    assert len(set(made)) == 6
-
-
 def test_a_fork_while_another_thread_folds_does_not_stop_the_child(forking):
     """A child can drain although the fold lock was held in its parent when it was born."""
     child = forking("""

@@ -148,17 +148,12 @@ def test_observables_are_asked_on_demand(recorded, observed):
     asked = []
     observed("verl.rollout.active", lambda: asked.append("old") or [])
     observed("verl.rollout.active", lambda: asked.append("new") or [((), 3)])
+    assert collection.observed() == {"verl.rollout.active"}
     assert collect().points == ()
     assert asked == []
     (point,) = collection.collect_observed(collect()).points
     assert (point.instrument.name, point.instrument.kind, point.value) == ("verl.rollout.active", "updown", 3)
     assert asked == ["new"]
-
-
-def test_what_is_requested_can_be_named(recorded, observed):
-    """The metrics that are asked for at collection are known by name."""
-    observed("verl.rollout.active", list)
-    assert collection.observed() == {"verl.rollout.active"}
 
 
 def test_an_observable_that_fails_spoils_nothing(swallow, recorded, observed):

@@ -34,6 +34,23 @@ def test_a_call_is_a_record_with_its_trace(queue):
     assert (record.trace_id, record.span_id, record.level) == (ids.trace_id, ids.span_id, logs.INFO)
 
 
+def test_components_of_an_own_loop_are_a_record_of_their_step(queue, recorded):
+    """As those of verl's trainers: mean, minimum and maximum of what the reward function returns beside the score."""
+
+    @verl_otel.reward
+    def score(right):
+        return {"score": 0.5, "acc": right}
+
+    with verl_otel.step(7):
+        for index in range(4):
+            with verl_otel.trajectory("p", index):
+                score(float(index == 0))
+    recorded.refresh()
+    (record,) = run_log.take()
+    assert (record.scope, record.step) == ("reward", 7)
+    assert dict(record.fields) == {"acc_mean": 0.25, "acc_min": 0.0, "acc_max": 1.0}
+
+
 def test_fields_are_merged_into_the_record_of_their_step(queue):
     """In the process that trains, fields wait for the record of their step; the last value counts, and other scopes get a record of their own."""
     run_log.begin_run()

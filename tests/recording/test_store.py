@@ -65,15 +65,3 @@ def test_the_offset_turns_monotonic_time_into_the_time_of_day():
     """Monotonic time plus the offset is the time of day."""
     now = time.time_ns()
     assert abs(int(time.perf_counter() * 1e9) + state.wall_offset_ns() - now) < 1_000_000_000
-
-
-def test_clearing_forgets_everything(recorded):
-    """After clearing there are no spans, neither ended nor open, and no drops."""
-    RECORDER.capacity = 1
-    spans(3)
-    block = verl_otel.span("open")
-    block.__enter__()
-    state.clear()
-    assert (RECORDER.ended, RECORDER.opened, RECORDER.dropped) == ([], [], {})
-    block.discard()
-    block.__exit__(None, None, None)

@@ -168,14 +168,6 @@ def test_a_verb_without_arguments(recorded, verb, brackets):
     found(recorded, Row(None, "", 0, metric, labels, {}))
 
 
-def test_a_bare_trajectory_has_the_labels_of_any_trajectory(recorded):
-    """`@trajectory` without brackets has the same attributes and labels as with them."""
-    verl_otel.trajectory(lambda: 1)()
-    (span,) = recorded.spans
-    assert span.attributes["gen_ai.operation.name"] == "invoke_agent"
-    assert recorded.value("verl.rollout.trajectory.duration", verl_validate="false") == 1
-
-
 def test_the_update_of_a_worker_is_named_by_its_method(recorded):
     """A decorated worker method is named after class and method, and keeps the role as an attribute."""
 

@@ -74,6 +74,8 @@ class Trajectory(NamedTuple):
     """When verl handed its samples over: a sample cannot carry what happens after that. The trajectory ends when they are written."""
     last_token: float
     """When its last call of the model ended."""
+    pid: int
+    """Process that ran it."""
     limit: float = math.inf
     """Tokens that a response may have."""
 
@@ -97,6 +99,8 @@ class Oracle:
         has_buffer=True,
         bound=None,
         state="finished",
+        filters=False,
+        conventions=False,
     ):
         self.out = Path(out)
         self.has_buffer = has_buffer
@@ -110,6 +114,10 @@ class Oracle:
         """Steps that began and raised."""
         self.resumes = resumes
         self.state = state
+        self.filters = filters
+        """Whether the trainer leaves out samples of what it has generated."""
+        self.conventions = conventions
+        """Whether the names of the GenAI conventions are switched on."""
 
     def lines(self, kind):
         """Lines of the bed's log."""
@@ -118,13 +126,19 @@ class Oracle:
     # -- what verl's file logger has --
 
     @functools.cached_property
-    def scalars(self):
-        """Step to scalars; where a step was logged several times, the last value of each key."""
-        found = {}
+    def attempts(self):
+        """Step to scalars of each attempt; where it logged a step several times, the last value of each key."""
+        found = []
         for path in sorted(self.out.glob("scalars*.jsonl")):
+            found.append({})
             for line in map(json.loads, path.read_text("utf-8").splitlines()):
-                found.setdefault(int(line["step"]), {}).update(line["data"])
+                found[-1].setdefault(int(line["step"]), {}).update(line["data"])
         return found
+
+    @property
+    def scalars(self):
+        """Step to scalars; of the last attempt that logged it."""
+        return {step: data for attempt in self.attempts for step, data in attempt.items()}
 
     def by_step(self, key):
         """Value of a key by step. Timers of fully asynchronous training are those of the local steps that were a step."""
@@ -138,6 +152,21 @@ class Oracle:
                 found[line["step"]] += line["seconds"][name]
         return dict(found)
 
+    def timers(self, name):
+        """Seconds of a timer of verl in each attempt, in the order of its steps; 0 in a step without."""
+        if len(self.attempts) < 2:
+            found = self.by_step(f"timing_s/{name}")
+            return [[found.get(step, 0.0) for step in self.by_step("timing_s/step")]]
+        return [
+            [data.get(f"timing_s/{name}", 0.0) for data in attempt.values() if "timing_s/step" in data]
+            for attempt in self.attempts
+        ]
+
+    @property
+    def seconds(self):
+        """Seconds of the steps that did not raise."""
+        return [each for steps in self.timers("step") for each in steps]
+
     # -- steps and what they trained on --
 
     @functools.cached_property
@@ -145,9 +174,14 @@ class Oracle:
         return sorted(self.lines("update"), key=lambda line: line["start"])
 
     @functools.cached_property
+    def trained(self):
+        """Number and attempt of the steps in the order in which they were trained."""
+        return [each for each, _ in groupby(self.updates, lambda line: (line["step"], line["pid"]))]
+
+    @property
     def steps(self):
         """Numbers of the steps in the order in which they were trained."""
-        return [step for (_, step), _ in groupby(self.updates, lambda line: (line["pid"], line["step"]))]
+        return [step for step, _ in self.trained]
 
     @functools.cached_property
     def samples(self):
@@ -196,10 +230,15 @@ class Oracle:
         """Numbers of all steps that began, also of those that raised."""
         return sorted(set(self.steps))
 
-    def samples_of(self, step):
-        """Samples of a step; of its last training if there were two."""
+    def samples_of(self, step, attempt=None):
+        """Samples of a step; of its last training if there were two and none is asked for."""
         found = [sample for sample in self.samples if sample.step == step]
-        return [sample for sample in found if sample.attempt == found[-1].attempt]
+        attempt = found[-1].attempt if attempt is None else attempt
+        return [sample for sample in found if sample.attempt == attempt]
+
+    def scored_in(self, step):
+        """`samples_of` a step, also if it raised after they had their scores."""
+        return self.samples_of(step)
 
     @functools.cached_property
     def kept(self):
@@ -234,6 +273,7 @@ class Oracle:
                 submitted=line["step"],
                 handed=handed.get(line["id"], line["end"]),
                 last_token=max((call["end"] for call in calls.get(line["id"], ())), default=line["end"]),
+                pid=line["pid"],
                 **{
                     name: outputs.get(line["id"], {}).get(name, 0)
                     for name in ("prompt", "generated", "response", "limit")
@@ -246,11 +286,16 @@ class Oracle:
         """Trajectories without those of validations, or only these."""
         return [each for each in self.trajectories if each.validate == validate]
 
-    def trajectories_of(self, step):
-        """Trajectories that a step trained on."""
+    @property
+    def dropped(self):
+        """Number of trajectories that were generated for a step, and that it left out."""
+        return len(self.of_training()) - len(self.samples) if self.filters else 0
+
+    def trajectories_of(self, step, attempt=None):
+        """Trajectories that a step trained on; attempts as in `samples_of`."""
         if all(each.uid == UNKNOWN for each in self.of_training()):
             return [each for each in self.of_training() if each.submitted == step]
-        wanted = {(sample.uid, sample.index) for sample in self.samples_of(step)}
+        wanted = {(sample.uid, sample.index) for sample in self.samples_of(step, attempt)}
         uids = {uid for uid, index in wanted if index is None}
         return [each for each in self.of_training() if each.uid in uids or (each.uid, each.index) in wanted]
 
@@ -263,9 +308,9 @@ class Oracle:
                 return sample.step
         return None
 
-    def generation_of(self, step):
+    def generation_of(self, step, attempt):
         """Seconds from the first start to the last token of the trajectories that a step trained on, and to the last hand-over of a sample."""
-        trained = self.trajectories_of(step)
+        trained = self.trajectories_of(step, attempt)
         start = min(each.start for each in trained)
         return max(each.last_token for each in trained) - start, max(each.handed for each in trained) - start
 
@@ -279,6 +324,16 @@ class Oracle:
         periods = [after - before for before, after in pairwise(starts)]
         seconds = list(self.by_step("timing_s/step").values())[1:]
         return sum(each - min(lengths) for lengths in (periods, seconds) for each in lengths)
+
+    @property
+    def last_trajectories(self):
+        """Trajectories of the last step that generated, also if it raised after that."""
+        return self.trajectories_of(self.steps[-1])
+
+    @property
+    def last_tail(self):
+        """`tail_of` the last step that generated."""
+        return self.tail_of(self.last_trajectories, self.by_step("timing_s/step")[self.steps[-1]])
 
     @property
     def last_step_ended(self):
@@ -313,13 +368,13 @@ class Oracle:
         at = {line["step"]: line["start"] for line in lines if line["step"] in self.steps}
         return {step: when - min(at.values()) for step, when in at.items()}
 
-    def tail_of(self, step):
+    @staticmethod
+    def tail_of(trajectories, seconds):
         """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.
 
         It holds where the trainer waits for what it has just submitted.
         """
-        seconds = self.by_step("timing_s/step")[step]
-        ends = sorted(each.handed for each in self.trajectories_of(step))
+        ends = sorted(each.handed for each in trajectories)
         return (ends[-1] - ends[-1 - math.ceil(SLOWEST * len(ends))]) / seconds, seconds
 
     def waited_in(self, step):
@@ -371,8 +426,16 @@ class OwnLoop(Oracle):
     """The count of a loop of one's own (`own_loop`)."""
 
     @functools.cached_property
-    def steps(self):
-        return [line["step"] for line in self.whole]
+    def trained(self):
+        return [(line["step"], 0) for line in self.whole]
+
+    @property
+    def last_trajectories(self):
+        return [each for each in self.trajectories if each.submitted == self.begun[-1]]
+
+    @property
+    def last_tail(self):
+        return self.tail_of(self.last_trajectories, self.lines("step")[-1]["seconds"])
 
     @property
     def begun(self):
@@ -393,19 +456,26 @@ class OwnLoop(Oracle):
         """Seconds between two steps."""
         return [after["start"] - before["end"] for before, after in pairwise(self.lines("step"))]
 
+    def timers(self, name):
+        return [[line["seconds"] for line in self.lines(name)]]
+
+    @property
+    def seconds(self):
+        return list(self.by_step("timing_s/step").values())
+
     def by_step(self, key):
         if key == "timing_s/step":
             return {line["step"]: line["seconds"] for line in self.whole}
         return {step: statistics.fmean(each.reward for each in self.samples_of(step)) for step in self.steps}
 
     @functools.cached_property
-    def samples(self):
+    def scored(self):
+        """Samples of all steps that began."""
         found = [
             Sample(
                 line["step"], line["uid"], line["index"], line["score"], line["score"], 2 * ANSWER, RESPONSE, 0.0, 0, 0
             )
             for line in self.lines("own")
-            if line["step"] in self.steps
         ]
         means = {
             uid: statistics.fmean(each.score for each in found if each.uid == uid)
@@ -414,12 +484,19 @@ class OwnLoop(Oracle):
         return [each._replace(advantage=abs(each.score - means[each.uid])) for each in found]
 
     @functools.cached_property
+    def samples(self):
+        return [each for each in self.scored if each.step in self.steps]
+
+    def scored_in(self, step):
+        return [each for each in self.scored if each.step == step]
+
+    @functools.cached_property
     def trajectories(self):
         return [
             Trajectory(
                 line["uid"], line["index"], False, line["start"], line["end"], line["seconds"],
                 calls=2, llm_seconds=0.0, prompt=PROMPT, generated=2 * ANSWER, response=RESPONSE, submitted=line["step"],
-                handed=line["end"], last_token=line["end"],
+                handed=line["end"], last_token=line["end"], pid=line["pid"],
             )
             for line in self.lines("own")
         ]  # fmt: skip

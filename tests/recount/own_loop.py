@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 
+import psutil
+
 import verl_otel
 from tests.verl_cpu import cpu_log
 
@@ -167,4 +169,7 @@ if __name__ == "__main__":
     Path(out, "log").mkdir(exist_ok=True)
     os.environ[cpu_log.FOLDER] = f"{out}/log"
     runners = {"asyncio": with_asyncio, "threads": with_threads, "ray": with_ray}
-    runners.get(mode, lambda: with_threads(fails=True))()
+    try:
+        runners.get(mode, lambda: with_threads(fails=True))()
+    finally:
+        cpu_log.write("ended", cpu=time.process_time(), memory=psutil.Process().memory_info().rss)

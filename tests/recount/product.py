@@ -11,11 +11,17 @@ import time
 import urllib.request
 from pathlib import Path
 
+from dashboards import loader
+from dashboards.evaluation import answers, interpolation, recording, server
 from tests.builders import live_page, otlp_json
+from tests.builders.programs import need_programs
 from verl_otel import cli
 
 DEADLINE = 60
 """Seconds in which the live page has read a run."""
+SCRAPE = 1.0
+"""Seconds between two scrapes of the Prometheus that the boards ask."""
+BOARDS = ("overview", "rollouts", "training", "gpus", "monitor")
 
 
 class Product:
@@ -23,8 +29,6 @@ class Product:
 
     def __init__(self, folder):
         self.folder = Path(folder)
-        self.asked = set()
-        """Names of metrics that were asked for."""
 
     # -- metrics --
 
@@ -42,7 +46,6 @@ class Product:
 
     def series(self, name, **labels):
         """Labels and points of each series of a metric that has these labels, written without ``verl.``; ``_`` stands for a dot."""
-        self.asked.add(name)
         wanted = {f"verl.{key.replace('_', '.')}": value for key, value in labels.items()}
         return [
             (dict(own), points)
@@ -53,7 +56,6 @@ class Product:
 
     def has(self, name):
         """Whether the run has the metric."""
-        self.asked.add(name)
         return any(found == name for found, _, _ in self.points)
 
     def total(self, name, **labels):
@@ -89,6 +91,40 @@ class Product:
                 time.sleep(0.2)
             (row,) = ask("/api/runs")
             return row, ask(run), ask(f"{run}/steps")
+
+    # -- the boards --
+
+    @functools.cached_property
+    def panels(self):
+        """(board, title) to what a panel shows at the end of the run, from a real Prometheus: by the last word of the legend, or the row of a table."""
+        need_programs("prometheus")
+        with tempfile.TemporaryDirectory() as folder:
+            text = Path(folder, "run.txt")
+            period = interpolation.Period(*recording.write([recording.read_run(self.folder)], text, SCRAPE), SCRAPE)
+            with server.serve(text, Path(folder), SCRAPE) as prometheus:
+                return {
+                    (name, panel["title"]): self._ask(prometheus, loader.read()[name], panel, period)
+                    for name in BOARDS
+                    for panel in loader.walk(loader.read()[name]["panels"])
+                    if panel["type"] != "row" and panel["datasource"]["type"] == "prometheus"
+                }
+
+    def _ask(self, prometheus, board, panel, period):
+        chosen = {"window": (f"{period.end - period.start:g}s",), "run": (self.folder.name,)}
+        values = interpolation.evaluate(board, prometheus, period, chosen)
+        if panel["type"] == "table":
+            return next(iter(answers.table(panel, values, prometheus)), None)
+        return {
+            curve.name.split()[-1]: curve.series.values[-1] for curve in answers.curves(panel, values, prometheus, {})
+        }
+
+    def panel(self, title, board="overview"):
+        """What one panel shows."""
+        return self.panels[board, title]
+
+    def stat(self, title, board="overview"):
+        """What a panel shows that has one curve; None where it has none."""
+        return next(iter(self.panels[board, title].values()), None)
 
     # -- commands --
 

@@ -5,6 +5,7 @@
 A row holds in every mode. ``count`` returns None where the mode has no such number; then the product must not have it either.
 """
 
+import itertools
 import math
 import re
 import statistics
@@ -50,6 +51,12 @@ class OneOf(NamedTuple):
     """Values, one of which the product must have."""
 
     values: list
+
+
+class Follows(NamedTuple):
+    """What a gauge may show at a time. The product has (time, value) for each time at which it was read."""
+
+    at: Callable[[float], Between]
 
 
 class PartOf(NamedTuple):
@@ -104,8 +111,10 @@ def _agree(told, counted, late):
         return told is not None and abs(told - counted.share) <= room
     if isinstance(counted, Between):
         return told is not None and counted.low <= told <= counted.high
+    if isinstance(counted, Follows):
+        return bool(told) and all(_agree(value, counted.at(time), late) for time, value in told)
     if isinstance(counted, OneOf):
-        return told is not None and any(_agree(told, each, late) for each in counted.values)
+        return any(_agree(told, each, late) for each in counted.values)
     if isinstance(counted, AtMost):
         return told is not None and told <= counted.bound + late
     if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
@@ -155,8 +164,10 @@ def read_reward(product):
 def read_left_over(product):
     """What is not 0 although a training without a fault has ended."""
     names = (
-        "verl.phase.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors", "verl.otel.spans.dropped",
-        "verl.otel.points.dropped", "verl.otel.logs.dropped",
+        "verl.phase.active", "verl.stalls", "verl.worker.restarts",
+        "verl.rollout.preemptions",
+        "verl.rollout.trajectory.preemptions", "verl.rollout.slowest.preemptions", "verl.gpu.unreadable",
+        "verl.otel.errors", "verl.otel.spans.dropped", "verl.otel.points.dropped", "verl.otel.logs.dropped",
     )  # fmt: skip
     return {name: total for name in names if (total := product.total(name))}
 
@@ -211,6 +222,11 @@ def read_ends(product, validate):
     return product.by_label("verl.rollout.trajectories", "trajectory.end", validate=validate)
 
 
+def read_calls(product, name):
+    """Calls and seconds of a histogram; None where there is none."""
+    return Timed(product.total(name), product.seconds(name)) if product.has(name) else None
+
+
 def bin_of(score):
     """Upper bound of the bin of a score."""
     bounds = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
@@ -222,6 +238,44 @@ def count_bins(oracle):
     for line in oracle.lines("score"):
         found[bin_of(line["score"])] = found.get(bin_of(line["score"]), 0) + 1
     return found
+
+
+def by_process(make):
+    """Return a function that gives each process that has trajectories what its gauge may show at a time, made from those that may be open then."""
+
+    def count(oracle):
+        found = {}
+        for each in oracle.trajectories:
+            found.setdefault(each.pid, []).append(each)
+        return {pid: Follows(lambda time, those=those: make(time, those)) for pid, those in found.items()}
+
+    return count
+
+
+def may_be_open(time, trajectories):
+    """Return trajectories that are open at a time whichever stamp is late, and those that are open if one is: it may be read late, too."""
+    surely = [each for each in trajectories if each.start < time - 2 * LATE and each.end > time + 2 * LATE]
+    return surely, [each for each in trajectories if each.start < time + 2 * LATE and each.end > time - 2 * LATE]
+
+
+def count_open(time, trajectories):
+    return Between(*map(len, may_be_open(time, trajectories)))
+
+
+def measure_oldest(time, trajectories):
+    low, high = (max((time - each.start for each in found), default=0.0) for found in may_be_open(time, trajectories))
+    return Between(low - 2 * LATE, high + 2 * LATE)
+
+
+def read_gauge(product, name):
+    """(time, value) of a gauge without labels, by process."""
+    return {
+        int(file.removesuffix(".jsonl").rpartition("-")[2]): [
+            (int(point["timeUnixNano"]) / 1e9, otlp_json.read_number(point)) for point in points
+        ]
+        for (metric, _, file), points in product.points.items()
+        if metric == name
+    }
 
 
 # -- what a step trained on --
@@ -315,29 +369,89 @@ def count_silent_tokens(oracle):
     return sum(sample.generated for group in silent for sample in group) or None
 
 
-def find_ambiguous(product):
-    """Fields that two records of one step give different values; each scope has seconds of its own, and so has each log of the user."""
-    values = {}
+OF_EACH = {"scope", "step", "seconds", "timestamp", "level", "role", "trace_id", "span_id"}
+"""Fields that each record of a step has for itself."""
+
+
+def number_attempts(product):
+    """Yield the records of steps, each with the number of its attempt, in which elapsed seconds begin again."""
+    attempt, elapsed = 0, 0.0
     for record in product.records:
         if record["scope"] in ("training", "rollout", "ppo", "reward"):
-            for name in record.keys() - {
-                "scope",
-                "step",
-                "seconds",
-                "timestamp",
-                "level",
-                "role",
-                "trace_id",
-                "span_id",
-            }:
-                values.setdefault((record["step"], name), set()).add(repr(record[name]))
-    return sorted({name for (_, name), found in values.items() if len(found) > 1})
+            attempt += record.get("elapsed_seconds", elapsed) < elapsed
+            elapsed = record.get("elapsed_seconds", elapsed)
+            yield attempt, record
+
+
+def find_ambiguous(product):
+    """Fields that two records of one step give different values."""
+    values = {}
+    for attempt, record in number_attempts(product):
+        for name in record.keys() - OF_EACH:
+            values.setdefault((attempt, record["step"], name), set()).add(repr(record[name]))
+    return sorted({name for (*_, name), found in values.items() if len(found) > 1})
 
 
 def read_elapsed(product):
-    """Seconds that the run log says after its first record of a step, by step."""
-    found = product.logged("training", "elapsed_seconds")
-    return {step: seconds - min(found.values()) for step, seconds in found.items()}
+    """Seconds that the run log says after its first record of a step, by step; of the last attempt."""
+    found = {}
+    for attempt, record in number_attempts(product):
+        if "elapsed_seconds" in record:
+            found.setdefault(attempt, {})[record["step"]] = record["elapsed_seconds"]
+    last = found[max(found)]
+    return {step: seconds - min(last.values()) for step, seconds in last.items()}
+
+
+def name_series(oracle):
+    """(step, value) of what should rise, in the last attempt, by the name that the product gives it."""
+    found = {"reward": [], "score": [], "val": []}
+    for step, data in oracle.attempts[-1].items():
+        for name, key in (("reward", "critic/rewards/mean"), ("score", "critic/score/mean")):
+            if key in data:
+                found[name].append((step, data[key]))
+        core = [value for key, value in data.items() if key.startswith("val-core/")]
+        if core:
+            found["val"].append((step, mean(core)))
+    return found
+
+
+def count_since_best(oracle):
+    """Steps since the mean of five values was highest, which the first of equal ones is."""
+    found = {}
+    for name, series in name_series(oracle).items():
+        means = {
+            series[end - 1][0]: mean(value for _, value in series[end - 5 : end]) for end in range(5, len(series) + 1)
+        }
+        if means:
+            found[name] = max(means) - max(means, key=means.get)
+    return found
+
+
+def count_trend(oracle):
+    """Pairs of values that rise, without those that fall, as a share of all pairs."""
+    return {
+        name: float(
+            mean((late > early) - (late < early) for (_, early), (_, late) in itertools.combinations(series, 2))
+        )
+        for name, series in name_series(oracle).items()
+        if len(series) > 7
+    }
+
+
+def count_change(oracle):
+    """Median of the last three steps as a multiple of that of those before; shorter ones than 0.1 s count as that. Nothing in fewer than eleven steps."""
+    seconds = [max(each, 0.1) for each in oracle.by_step("timing_s/step").values()]
+    if len(seconds) < MIN_STEPS:
+        return {}
+    return PartOf({"step": statistics.median(seconds[-3:]) / statistics.median(seconds[:-3])})
+
+
+def read_followed(product, name):
+    """Last values of what is followed over the steps, by what it is about."""
+    return {
+        labels["verl.metric"]: otlp_json.read_number(max(points, key=lambda point: int(point["timeUnixNano"])))
+        for labels, points in product.series(name)
+    }
 
 
 STARTED = 1.0
@@ -388,20 +502,54 @@ def start_room(seconds):
     return max(STARTED, 0.02 * seconds)
 
 
+def name_percentiles(scores):
+    """Percentiles by the name that the product gives them."""
+    tenths = statistics.quantiles(scores, n=10, method="inclusive")
+    return {"p10": tenths[0], "p50": tenths[4], "p90": tenths[8]}
+
+
+def in_window(attempts):
+    """Means that a panel may show. Prometheus sees of a counter only what it grows by: what was in its first scrape is missing, which may be all.
+
+    Args:
+        attempts: (sum, number) of each step, by attempt: each has counters of its own.
+    """
+    found = [None]
+    for starts in itertools.product(*(range(len(steps)) for steps in attempts)):
+        seen = [pair for steps, start in zip(attempts, starts, strict=True) for pair in steps[start:]]
+        found.append(Timed(1, sum(total for total, _ in seen) / sum(number for _, number in seen)))
+    return OneOf(found)
+
+
+def count_ones(attempts):
+    return [[(seconds, 1) for seconds in steps] for steps in attempts]
+
+
+def sum_staleness(oracle):
+    """Sum and number of the staleness of the samples of each step, by attempt."""
+    found = {}
+    for step, attempt in oracle.trained:
+        ages = [sample.staleness for sample in oracle.samples_of(step, attempt)]
+        found.setdefault(attempt, []).append((sum(ages), len(ages)))
+    return list(found.values())
+
+
 def generation(oracle):
     """Seconds of generation of all steps: at least until the last tokens, and at most until the samples were handed over."""
-    lengths = [oracle.generation_of(step) for step in sorted(set(oracle.steps))]
+    lengths = [oracle.generation_of(*each) for each in oracle.trained]
     low, high = map(sum, zip(*lengths, strict=True))
     room = 0.005 * len(lengths)
     return Between(low - room, high + room)
 
 
 def slowest_of_last_step(oracle):
-    return max(oracle.trajectories_of(oracle.steps[-1]), key=lambda each: each.seconds_of_sample)
+    return max(oracle.last_trajectories, key=lambda each: each.seconds_of_sample)
 
 
 # -- devices --
 
+MIN_STEPS = 11
+"""Steps after which the last three are compared with those before."""
 TRAINING = (
     "update_actor", "train_mini_batch", "train_batch", "compute_log_prob", "compute_ref_log_prob", "infer_batch",
 )  # fmt: skip
@@ -443,16 +591,27 @@ def read_waits(product):
     return sum(product.latest("verl.gpu.waiting.share", gpu_side=side) or 0.0 for side in ("trainer", "both"))
 
 
-def time_serving(oracle):
-    """Seconds in which a replica had requests and no rank worked on its device, of all replicas."""
+def time_serving(oracle, *, without=()):
+    """Seconds in which a replica had requests and no rank worked on its device, of all replicas; without some requests."""
     total, calls = 0.0, 0
-    for replica in {line["replica"] for line in oracle.lines("server")}:
-        served = [line for line in oracle.lines("server") if line["replica"] == replica]
+    lines = [line for line in oracle.lines("server") if line["request"] not in without]
+    for replica in {line["replica"] for line in lines}:
+        served = [line for line in lines if line["replica"] == replica]
         is_shared = replica < oracle.train_devices and (oracle.has_buffer or not oracle.rollout_devices)
         ranks = [line for line in oracle.lines("rank") if is_shared and line["rank"] == replica]
         calls += len(served)
         total += measure_union([*served, *ranks]) - measure_union(ranks)
     return Timed(calls, total)
+
+
+def estimate_serving(oracle):
+    """The live account takes calls as randomly distributed: in batches as small as these it is accurate to 12 % of the time of the devices."""
+    validated = {line["id"] for line in oracle.lines("trajectory") if line["validate"]}
+    seconds = time_serving(
+        oracle, without={line["request"] for line in oracle.lines("llm") if line["id"] in validated}
+    ).seconds
+    room = 0.12 * sum(oracle.seconds) * (oracle.train_devices + oracle.rollout_devices)
+    return Between(seconds - room, seconds + room)
 
 
 def measure_union(lines):
@@ -483,6 +642,21 @@ def is_short(oracle):
     return served / (max(ends) - min(line["start"] for line in oracle.lines("trajectory"))) > 0.5
 
 
+PANELS = {
+    ("overview", "KL", "reference"): "actor/kl_loss",
+    ("overview", "KL", "reward"): "actor/reward_kl_penalty",
+    ("overview", "KL", "policy"): "actor/ppo_kl",
+    ("overview", "Losses", "policy"): "actor/pg_loss",
+    ("overview", "Losses", "value"): "critic/vf_loss",
+    ("training", "Score and reward", "score"): "critic/score/mean",
+    ("training", "Score and reward", "reward"): "critic/rewards/mean",
+    ("training", "Score and reward", "smallest"): "critic/rewards/min",
+    ("training", "Score and reward", "largest"): "critic/rewards/max",
+    ("training", "Length of responses", "mean"): "response_length/mean",
+    ("training", "Cut off at the bound", "responses"): "response_length/clip_ratio",
+}
+"""Board, title and last word of the legend of what verl logs, to its key."""
+
 ROWS = [
     # -- the run --
     Row("steps trained", lambda o: len(o.steps), lambda p: p.total("verl.training.steps"), own=True),
@@ -509,7 +683,7 @@ ROWS = [
     ),
     Row(
         "seconds of steps",
-        lambda o: Timed(len(seconds := o.by_step("timing_s/step").values()), sum(seconds)),
+        lambda o: Timed(len(o.seconds), sum(o.seconds)),
         time_whole_steps,
         own=True,
     ),
@@ -543,7 +717,7 @@ ROWS = [
     Row("report: reward of each step", lambda o: o.by_step("critic/rewards/mean"), read_reward),
     Row(
         "explain: number of steps",
-        lambda o: len(o.begun),
+        lambda o: len(o.steps) + o.crashed_steps,
         lambda p: p.explain["counts"]["steps"],
         own=True,
     ),
@@ -601,6 +775,30 @@ ROWS = [
         own=True,
     ),
     Row("resumes", lambda o: o.resumes, lambda p: p.total("verl.training.resumes")),
+    Row(
+        "seconds of loading data",
+        lambda o: Timed(
+            len(found := [line for line in o.lines("load") if not line["error"]]),
+            sum(line["seconds"] for line in found),
+        ),
+        lambda p: p.total("verl.data_loading.time"),
+    ),
+    Row("steps since the best reward", count_since_best, lambda p: read_followed(p, "verl.training.steps_since_best")),
+    Row("trend of the reward", count_trend, lambda p: read_followed(p, "verl.training.trend")),
+    Row(
+        "time of the last steps against those before",
+        count_change,
+        lambda p: read_followed(p, "verl.training.change"),
+    ),
+    Row(
+        "memory of the host, as verl logs it",
+        lambda o: (
+            o.by_step("actor/perf/cpu_memory_used_gb")[o.steps[-1]] * 2.0**30
+            if o.by_step("actor/perf/cpu_memory_used_gb")
+            else None
+        ),
+        lambda p: p.latest("verl.host.memory.used", update_role="actor"),
+    ),
     # -- trajectories, calls, tokens --
     Row(
         "trajectories",
@@ -667,6 +865,34 @@ ROWS = [
         own=True,
     ),
     Row(
+        "tool calls, by the name of the conventions",
+        lambda o: (
+            Timed(len(o.lines("tool")), sum(line["seconds"] for line in o.lines("tool"))) if o.conventions else None
+        ),
+        lambda p: read_calls(p, "gen_ai.execute_tool.duration"),
+        own=True,
+        bed=False,
+    ),
+    Row(
+        "trajectories, by the name of the conventions",
+        lambda o: Timed(len(o.trajectories), sum(each.seconds for each in o.trajectories)) if o.conventions else None,
+        lambda p: read_calls(p, "gen_ai.invoke_agent.duration"),
+        own=True,
+        bed=False,
+    ),
+    Row("trajectories that were dropped", lambda o: o.dropped, lambda p: p.total("verl.rollout.dropped")),
+    Row(
+        "CPU time and memory of the process",
+        lambda o: [
+            Between(line[name] - room, line[name] + room)
+            for line in o.lines("ended")
+            for name, room in (("cpu", 0.3), ("memory", 0.1 * line["memory"]))  # it is read once a second
+        ],
+        lambda p: [p.total("process.cpu.time"), p.latest("process.memory.usage")],
+        own=True,
+        bed=False,
+    ),
+    Row(
         "rewards",
         lambda o: Timed(len(o.lines("reward")), sum(line["seconds"] for line in o.lines("reward"))),
         lambda p: Timed(p.total("verl.reward.duration"), p.seconds("verl.reward.duration")),
@@ -685,8 +911,8 @@ ROWS = [
     ),
     Row(
         "percentiles of the scores of the last step",
-        lambda o: [statistics.quantiles(last_scores(o), n=10, method="inclusive")[place] for place in (0, 4, 8)],
-        lambda p: [p.latest(f"verl.reward.score.{name}") for name in ("p10", "p50", "p90")],
+        lambda o: name_percentiles(last_scores(o)),
+        lambda p: {name: p.latest(f"verl.reward.score.{name}") for name in ("p10", "p50", "p90")},
         own=True,
     ),
     Row(
@@ -741,6 +967,18 @@ ROWS = [
         lambda p: [each["seconds"] for each in p.explain["run"]["start_up"]],
     ),
     Row("run log: fields of a step that have two values", lambda o: [], find_ambiguous),
+    Row(
+        "trajectories that are open, whenever that was read",
+        by_process(count_open),
+        lambda p: read_gauge(p, "verl.rollout.active"),
+        own=True,
+    ),
+    Row(
+        "age of the oldest open trajectory, whenever that was read",
+        by_process(measure_oldest),
+        lambda p: read_gauge(p, "verl.rollout.oldest.age"),
+        own=True,
+    ),
     # -- the order of generation and training --
     Row(
         "staleness of samples",
@@ -769,27 +1007,27 @@ ROWS = [
         "95th percentile of the trajectories of the last step",
         lambda o: Timed(
             1,
-            statistics.quantiles(
-                [each.seconds_of_sample for each in o.trajectories_of(o.steps[-1])], n=20, method="inclusive"
-            )[-1],
+            statistics.quantiles([each.seconds_of_sample for each in o.last_trajectories], n=20, method="inclusive")[
+                -1
+            ],
         ),
         lambda p: p.latest("verl.rollout.tail.duration", aggregate="p95"),
         own=True,
     ),
     Row(
         "median trajectory of the last step",
-        lambda o: Timed(1, statistics.median(each.seconds_of_sample for each in o.trajectories_of(o.steps[-1]))),
+        lambda o: Timed(1, statistics.median(each.seconds_of_sample for each in o.last_trajectories)),
         lambda p: p.latest("verl.rollout.tail.duration", aggregate="p50"),
         own=True,
     ),
     Row(
         "LLM calls of the slowest trajectory of the last step",
-        lambda o: OneOf([Timed(1, each.llm_seconds) for each in o.trajectories_of(o.steps[-1])]),
+        lambda o: OneOf([Timed(1, each.llm_seconds) for each in o.last_trajectories]),
         lambda p: p.latest("verl.rollout.slowest.duration", part="llm"),
     ),
     Row(
         "tokens of the slowest trajectory of the last step",
-        lambda o: OneOf([[each.prompt, each.response] for each in o.trajectories_of(o.steps[-1])]),
+        lambda o: OneOf([[each.prompt, each.response] for each in o.last_trajectories]),
         lambda p: [p.latest("verl.rollout.slowest.tokens", token_type=kind) for kind in ("prompt", "response")],
     ),
     Row(
@@ -809,9 +1047,10 @@ ROWS = [
     Row("explain: seconds of training", time_training, lambda p: read_devices(p, "train")),
     Row("explain: seconds of serving", time_serving, lambda p: read_devices(p, "rollout", "validation")),
     Row("live: seconds of training", estimate_training, lambda p: p.total("verl.gpu.time", gpu_cause="train")),
+    Row("live: seconds of generation", estimate_serving, lambda p: p.total("verl.gpu.time", gpu_cause="rollout")),
     Row(
         "share of the last step for its slowest trajectories",
-        lambda o: Share(*o.tail_of(o.steps[-1])),
+        lambda o: Share(*o.last_tail),
         lambda p: p.latest("verl.rollout.tail.share"),
         own=True,
     ),
@@ -923,6 +1162,108 @@ ROWS = [
         lambda p: {(each["uid"], each["rollout_index"]): each["step"] for each in p.page[1]["slowest"] if each["uid"]},
         own=True,
     ),
+    # -- the boards --
+    Row(
+        "boards: state, step and reward of the run",
+        lambda o: [
+            {"finished": 2, "failed": 3}[o.state],
+            o.begun[-1],
+            float(o.by_step("critic/rewards/mean")[o.steps[-1]]),
+        ],
+        lambda p: [p.stat(title) for title in ("State", "Step", "Reward now")],
+        own=True,
+    ),
+    Row(
+        "boards: list of runs",
+        lambda o: {
+            "State": {"finished": 2, "failed": 3}[o.state],
+            "Step": o.begun[-1],
+            "Reward": float(o.by_step("critic/rewards/mean")[o.steps[-1]]),
+            "Last step ended": Between(1e3 * (o.last_step_ended[0] - LATE), 1e3 * (o.last_step_ended[1] + LATE)),
+        },
+        lambda p: {name: p.panel("Runs")[name] for name in ("State", "Step", "Reward", "Last step ended")},
+        own=True,
+    ),
+    Row(
+        "boards: GPUs in the list of runs",
+        lambda o: o.train_devices + o.rollout_devices,
+        lambda p: int(p.panel("Runs")["GPUs"]),
+    ),
+    Row(
+        "boards: scores of the last step",
+        lambda o: {**describe_scores(last_scores(o)), **name_percentiles(last_scores(o))},
+        lambda p: {
+            **{name: p.panel("Reward")[name] for name in ("mean", "p10", "p90")},
+            "stddev": p.stat("Spread of the reward"),
+            **{
+                name: p.panel("Scores of a step", "training")[legend]
+                for name, legend in (("min", "smallest"), ("p50", "median"), ("max", "largest"))
+            },
+        },
+        own=True,
+    ),
+    Row(
+        "boards: groups of the last step",
+        lambda o: split_groups(count_groups(o.groups_of(o.steps[-1]))),
+        lambda p: split_groups(found) if (found := p.panel("Groups by outcome", "training")) else None,
+        own=True,
+    ),
+    Row(
+        "boards: components of the rewards of the last step",
+        lambda o: {name: each["mean"] for name, each in describe_components(o.samples_of(o.steps[-1])).items()},
+        lambda p: p.panel("Components of the reward", "training"),
+        own=True,
+    ),
+    Row(
+        "boards: seconds of a step",
+        lambda o: in_window(count_ones(o.timers("step"))),
+        lambda p: p.panel("Duration of a step").get("mean"),
+        own=True,
+    ),
+    Row(
+        "boards: seconds of a step in its phases",
+        lambda o: {
+            phase: in_window(count_ones(o.timers(phase))) if o.by_step(f"timing_s/{phase}") else None
+            for phase in PHASES
+        },
+        lambda p: {phase: p.panel("Time of a step, by phase").get(phase) for phase in PHASES},
+    ),
+    Row(
+        "boards: tokens of a call",
+        lambda o: [
+            OneOf([None, Between(min(found), max(found))])
+            for name in ("prompt_tokens", "tokens")
+            if (found := [line[name] for line in o.lines("llm")])
+        ],
+        lambda p: [p.panel("Tokens of a call", "rollouts").get(name) for name in ("input", "output")],
+        own=True,
+    ),
+    Row(
+        "boards: staleness and its bound",
+        lambda o: {
+            "mean": in_window(sum_staleness(o)),
+            "bound": o.bound,
+        },
+        lambda p: {name: p.panel("Staleness", "rollouts").get(name) for name in ("mean", "bound")},
+    ),
+    Row(
+        "boards: verl's scalars",
+        lambda o: {place: float(found[o.steps[-1]]) for place, key in PANELS.items() if (found := o.by_step(key))},
+        lambda p: {place: found[place[2]] for place in PANELS if place[2] in (found := p.panel(*place[1::-1]))},
+    ),
+    Row(
+        "boards: share of the last step in which the trainer waited",
+        lambda o: Share(*o.waited_in(o.steps[-1])) if o.rollout_devices else None,
+        lambda p: (
+            sum(p.panel("Wait for the other side", "gpus").get(side, 0.0) for side in ("trainer", "both")) or None
+        ),
+    ),
+    Row(
+        "boards: names of older guides",
+        lambda o: [mean(last_scores(o)), float(o.by_step("critic/rewards/mean")[o.steps[-1]])],
+        lambda p: [p.stat("reward_mean", "monitor"), p.stat("Average reward", "monitor")],
+        own=True,
+    ),
     # -- TensorBoard --
     Row(
         "TensorBoard: verl's scalars",
@@ -937,7 +1278,7 @@ ROWS = [
     ),
     Row(
         COMPONENT_TAG,
-        lambda o: [(step, describe_components(o.samples_of(step))["acc"]["mean"]) for step in dict.fromkeys(o.steps)],
+        lambda o: [(step, describe_components(o.scored_in(step))["acc"]["mean"]) for step in o.begun],
         lambda p: p.tensorboard.get("reward/acc_mean"),
         own=True,
     ),
@@ -955,39 +1296,19 @@ LONGEST, P95, MEDIAN = (
     f"{name} of the last step"
     for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
 )
-TWICE = "verl's file logger has one line for a step that was trained twice"
-
-PENDING: dict[tuple[str, str], str] = {}
-"""(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
-
-UNSTEADY: dict[tuple[str, str], str] = {}
-"""(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
 
 AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
-    **{
-        ("run log: seconds since the first step of the attempt", mode): "they begin again in the second attempt"
-        for mode in ("resume", "crash")
-    },
-    **{(name, "own_failed"): "it is that of the step that raised" for name in (TAIL, LONGEST, P95, MEDIAN)},
-    (COMPONENT_TAG, "own_failed"): "it has a value of the step that raised, too",
     **{
         (family, "fully_async"): "the slowest are of validations, which the rollouter runs for no step"
         for family in ("report: step of the slowest trajectories", "page: step of the slowest trajectories")
     },
     **{
-        (family, "crash"): TWICE
-        for family in (
-            "seconds of steps",
-            "seconds of phases",
-            "explain: number of steps",
-            "run log: fields of a step that have two values",
-            "goodput",
-            "TensorBoard: mean of the scores of each step",
-        )
+        (family, "crash"): "verl logs no timers of the step that raised"
+        for family in ("seconds of phases", "boards: seconds of a step", "boards: seconds of a step in its phases")
     },
-    ("seconds of generation", "crash"): "the bed has the trajectories of a step that was trained twice once",
     ("seconds of generation", "own_fit"): "the trainer filters, and the bed does not know which trajectories",
+    ("CPU time and memory of the process", "own_ray"): "its actors end without a stamp",
     (TAIL, "own_fit"): "the rounds of a step have a tail each",
     **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
 }

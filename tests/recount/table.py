@@ -12,44 +12,54 @@ from pathlib import Path
 
 from tests.recount import trainings
 from tests.recount.rows import ABSENT, OWN_LOOPS, ROWS, UNCHECKED, find_unlike
-from verl_otel.semconv import metric_names
+
+RIGHT, ABSENT_HERE, NOT_CHECKED = "R", "-", "?"
 
 
-def judge(row, name, oracle, product):
-    """Return whether one cell is right, wrong or absent, and what disagrees."""
-    counted = row.count(oracle)
+def name_right(told, counted):
+    """Return the state of a number that is what was counted: a mode need not have it."""
+    return ABSENT_HERE if told is None and counted is None else RIGHT
+
+
+def make_lines(modes, cells):
+    """Return the lines of the table.
+
+    Args:
+        modes: Its columns.
+        cells: (family, mode) to a state, or to the reason for which the number is not checked.
+    """
+    states = {key: state if len(state) == 1 else NOT_CHECKED for key, state in cells.items()}
+    rows = [[row.family, *(states.get((row.family, mode), ABSENT_HERE) for mode in modes)] for row in ROWS]
+    return [f"| {' | '.join(row)} |" for row in (["number", *modes], ["---"] * (1 + len(modes)), *rows)]
+
+
+def judge(row, mode, oracle, product):
+    """Return the state of one cell, and what disagrees."""
+    counted = None if (row.family, mode) in ABSENT else row.count(oracle)
     told = row.read(product)
-    if told is None and (counted is None or (row.family, name) in ABSENT):
-        return "absent", None
     unlike = find_unlike(told, counted)
-    return ("wrong", unlike) if unlike else ("right", None)
+    return ("W", unlike) if unlike else (name_right(told, counted), None)
 
 
 def main(arguments):
     kept = Path(os.environ[trainings.KEPT])
     asked_for = [name for name in arguments if not name.startswith("--")] or list(trainings.MODES)
     names = [name for name in asked_for if (kept / name / "returncode").exists()]  # it trains none
-    cells, asked = {}, set()
+    cells = {}
     for name in names:
         oracle, product = trainings.open_run(name, None)
         for row in ROWS:
-            if (row.family, name) in UNCHECKED or not (row.own if name in OWN_LOOPS else row.bed):
-                cells[row.family, name] = "?" if (row.family, name) in UNCHECKED else "-"
+            if not (row.own if name in OWN_LOOPS else row.bed) or (row.family, name) in UNCHECKED:
+                cells[row.family, name] = UNCHECKED.get((row.family, name), ABSENT_HERE)
                 continue
             try:
-                state, unlike = judge(row, name, oracle, product)
+                cells[row.family, name], unlike = judge(row, name, oracle, product)
             except Exception:
-                state, unlike = "error", traceback.format_exc().splitlines()[-1]
-            cells[row.family, name] = {"right": "R", "wrong": "W", "absent": "-", "error": "E"}[state]
-            if state in ("wrong", "error") and "--wrong" in arguments:
+                cells[row.family, name], unlike = "E", traceback.format_exc().splitlines()[-1]
+            if unlike and "--wrong" in arguments:
                 print(f"{name}: {row.family}: {unlike!r}"[:900])
-        asked |= product.asked
-    if "--names" in arguments:
-        print("\n".join(name for name in metric_names.METRICS if name not in asked))
-    elif "--wrong" not in arguments:
-        print(f"| family | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-        for row in ROWS:
-            print(f"| {row.family} | {' | '.join(cells[row.family, name] for name in names)} |")
+    if "--wrong" not in arguments:
+        print("\n".join(make_lines(names, cells)))
 
 
 if __name__ == "__main__":

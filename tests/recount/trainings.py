@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tests.end_to_end import bed_run, modes
 from tests.recount.oracle import Oracle, OwnLoop
 from tests.recount.product import Product
+from tests.recount.rows import MIN_STEPS
 
 KEPT = "RECOUNT_RUNS"
 VALIDATED = "trainer.val_before_train=True"
@@ -78,6 +79,7 @@ def _own_loop(kind):
             "VERL_OTEL_ENABLED": "1",
             "VERL_OTEL_RUN_DIR": str(out / "runs"),
             "RAY_AUTH_MODE": "disabled",
+            "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental" if kind == "threads" else "",
         }
         out.mkdir(parents=True, exist_ok=True)
         with (out / "training.log").open("wb") as log:
@@ -117,19 +119,20 @@ MODES = {
     "legacy": Mode(_bed("legacy"), {"has_buffer": False}),
     "critic": Mode(_bed("critic"), {}),
     "tools": Mode(_bed("tools"), {}),
-    "own_fit": Mode(modes.train_own_fit, {"has_buffer": False}),
+    "own_fit": Mode(modes.train_own_fit, {"has_buffer": False, "filters": True}),
     "kl": Mode(lambda out: _train(out, "algorithm.use_kl_in_reward=True", steps=4), {}),
     "two": Mode(
         lambda out: _train(
             out, "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2",
             "actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2",
+            steps=MIN_STEPS,
         ),
         {"train_devices": 2},
     ),
     "resume": Mode(_resume, {"resumes": 1}),
     "crash": Mode(_crash, {"resumes": 1, "crashed_steps": 1}),
     "own_asyncio": Mode(_own_loop("asyncio"), {}, OwnLoop),
-    "own_threads": Mode(_own_loop("threads"), {}, OwnLoop),
+    "own_threads": Mode(_own_loop("threads"), {"conventions": True}, OwnLoop),
     "own_failed": Mode(_own_loop("failed"), {"crashed_steps": 1, "state": "failed"}, OwnLoop),
     "own_ray": Mode(_own_loop("ray"), {}, OwnLoop),
 }  # fmt: skip

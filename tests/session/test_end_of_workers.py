@@ -33,7 +33,7 @@ def list_processes(session):
 
 
 def test_the_run_goes_on_after_the_end_of_its_workers(driver):
-    """While they end their death is expected; afterwards stalls of the driver are watched for, and its page is listed."""
+    """While they end their death is expected; afterwards stalls of the driver are watched for, its page is listed, and its exit ends the run."""
     own = [name for name in list_processes(driver) if name not in ("agent_loop-7", "process-8")]
     targets = prometheus_targets.read_own_targets(driver.config)
     assert targets
@@ -43,12 +43,6 @@ def test_the_run_goes_on_after_the_end_of_its_workers(driver):
     assert list_processes(driver) == sorted([*own, "process-8"])
     assert prometheus_targets.read_own_targets(driver.config) == targets
     assert "ended" not in run_manifest.read(driver.config.run_path)["attempts"][-1]
-
-
-def test_its_end_is_recorded_at_the_exit(driver):
-    """Once, after the driver has gone on."""
-    with driver.run.end_of_workers():
-        pass
     driver.stop()
     assert watchdog.has_ended(driver.config)
     assert "ended" in run_manifest.read(driver.config.run_path)["attempts"][-1]

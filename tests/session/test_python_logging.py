@@ -83,15 +83,21 @@ def test_no_handler_is_added(copied):
     assert logging.getLogger().handlers == before
 
 
-def test_a_factory_that_was_set_before_is_called(recorded):
-    """Its records are those that are logged, and it is the factory again afterwards."""
-    default = logging.getLogRecordFactory()
+def mark_records(factory):
+    """A factory of the user's around one that is there."""
 
     def theirs(*args, **kwargs):
-        record = default(*args, **kwargs)
+        record = factory(*args, **kwargs)
         record.mine = True
         return record
 
+    return theirs
+
+
+def test_a_factory_that_was_set_before_is_called(recorded):
+    """Its records are those that are logged, and it is the factory again afterwards."""
+    default = logging.getLogRecordFactory()
+    theirs = mark_records(default)
     logging.setLogRecordFactory(theirs)
     try:
         python_logging.install()
@@ -106,12 +112,7 @@ def test_a_factory_that_was_set_before_is_called(recorded):
 def test_a_factory_of_the_user_stays(copied):
     """One that is set later stays when ours is removed."""
     ours = logging.getLogRecordFactory()
-
-    def theirs(*args, **kwargs):
-        record = ours(*args, **kwargs)
-        record.mine = True
-        return record
-
+    theirs = mark_records(ours)
     logging.setLogRecordFactory(theirs)
     try:
         python_logging.uninstall()

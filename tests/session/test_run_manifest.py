@@ -13,7 +13,6 @@ from types import ModuleType
 import pytest
 
 import verl_otel
-from verl_otel import session
 from verl_otel.session import run_manifest
 
 
@@ -147,13 +146,6 @@ def test_an_own_loop_with_a_name_counts_its_attempts(run, files, tmp_path):
     assert first["started"] <= first["ended"] <= second["started"] <= second["ended"]
     steps = [span for span in files(folder).spans() if span.name == "verl.step"]
     assert sorted(span.resource["verl.run.attempt"] for span in steps) == [1, 2]
-
-
-def test_facts_reach_the_record_of_a_running_session(start):
-    """What an integration says of the run stands in run.json beside the files."""
-    files = start()
-    session.record_run({"verl.project": "p"})
-    assert json.loads((files.folder / "run.json").read_text())["verl.project"] == "p"
 
 
 @pytest.mark.full

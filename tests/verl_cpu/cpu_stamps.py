@@ -8,6 +8,7 @@ Written to the bed's own log (`cpu_log`). Nothing of verl-otel is used here. Kin
 ``reward`` (that is optimised), ``prompt``, ``response`` and ``generated`` (tokens), ``advantage`` (the largest), and ``first`` and ``last``, the versions
 of the weights that generated the first and the last token, where verl knows them.
 ``process``: a process that has imported verl. ``rank``: an outermost method of a rank. ``validation``, ``checkpoint``, ``logged``: calls of the trainer.
+``load``: the trainer waits for an iterator over its data, or for the next batch.
 ``timers``: verl's timers of one local step of fully asynchronous training, whose logger mixes those of two versions.
 """
 
@@ -173,8 +174,14 @@ def stamp_separate(module):
     module.SeparateRayPPOTrainer._fit_collect_metrics = _fit_collect_metrics
 
 
+def stamp_loader(module):
+    stamp(module._StatefulBaseDataLoaderIter, "__next__", "load")  # the end of the data raises
+    stamp(module.StatefulDataLoader, "__iter__", "load")
+
+
 cpu_log.write("process", start=time.time())
 HOOKS = {
+    "torchdata.stateful_dataloader.stateful_dataloader": stamp_loader,
     "verl.workers.engine_workers": stamp_ranks,
     "verl.utils.tracking": stamp_tracking,
     "verl.trainer.ppo.v1.trainer_base": stamp_v1,

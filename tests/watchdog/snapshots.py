@@ -43,6 +43,7 @@ class SnapshotBuilder:
     def __init__(self, default_timeout=1800.0):
         self._reports, self._states, self._rows, self._peers = {}, {}, [], {}
         self._default_timeout, self._moving, self._busy = default_timeout, set(), set()
+        self._is_still = False
 
     def process(self, process_name, role="agent_loop", state=ALIVE, **fields):
         self._reports[process_name] = make_report(process_name, role, **fields)
@@ -59,6 +60,10 @@ class SnapshotBuilder:
 
     def busy(self, *process_names):
         self._busy.update(process_names)
+        return self
+
+    def still(self, is_still=True):
+        self._is_still = is_still
         return self
 
     def open(self, process_name, name, age, parent=None, links=(), quiet=None, **attributes):
@@ -87,5 +92,6 @@ class SnapshotBuilder:
             for process_name, report in self._reports.items()
         }
         return Snapshot(
-            NOW, reports, self._states, self._rows, self._peers, self._default_timeout, self._moving, self._busy
-        )
+            NOW, reports, self._states, self._rows, self._peers, self._default_timeout, self._moving, self._busy,
+            lambda: self._is_still,
+        )  # fmt: skip

@@ -117,27 +117,23 @@ def test_an_unconfirmed_death_is_reported_when_the_run_fails(node, dead_pid, mon
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("death", "expected"),
-    [(None, []), (DeathInfo(True, "killed with its job"), []), (DeathInfo(False, "gone"), [("crash", "rank-1")])],
+    ("death", "watched", "expected"),
+    [
+        (None, False, []),
+        (DeathInfo(True, "killed with its job"), False, []),
+        (DeathInfo(True, "killed with its job"), True, []),
+        (DeathInfo(False, "gone"), False, [("crash", "rank-1")]),
+    ],
 )
-def test_a_monitor_that_starts_after_the_end_relies_on_the_cluster_alone(node, dead_pid, explain, death, expected):
-    """It cannot tell who died first from who was killed for that."""
+def test_the_cluster_decides_whether_a_death_was_intended(node, dead_pid, explain, death, watched, expected):
+    """A monitor that starts after the end relies on it alone: it cannot tell who died first from who was killed for that."""
     explain(death)
+    if watched:
+        node.look()
     node.write("rank-1", dead_pid, actor="ab")
     process_reports.mark_run(node.config, process_reports.FAILED)
     node.look(2)
     assert node.events() == expected
-
-
-@pytest.mark.full
-def test_an_intended_death_is_no_crash_although_the_run_fails(node, dead_pid, explain):
-    """Ray killed it."""
-    explain(DeathInfo(True, "killed"))
-    node.look()
-    node.write("rank-1", dead_pid, actor="ab")
-    process_reports.mark_run(node.config, process_reports.FAILED)
-    node.look(2)
-    assert node.events() == []
 
 
 @pytest.mark.full

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.watchdog.snapshots import SnapshotBuilder
 from verl_otel.recording import duration_stats
 from verl_otel.recording.duration_stats import DurationStats
-from verl_otel.watchdog import overdue
+from verl_otel.watchdog import diagnosis, overdue
 
 
 def peers_of(durations):
@@ -70,3 +71,17 @@ def test_healthy_heavy_tails_are_hardly_ever_overdue(spread, median):
             alarms += last > overdue.span_timeout(peers, 1800.0)
             peers = duration_stats.merge(peers, peers_of([last]))
     assert alarms <= 2
+
+
+@pytest.mark.parametrize(
+    ("still", "world", "age", "expected"),
+    [(True, 2, 13, ["actor-0"]), (False, 2, 13, []), (True, 4, 13, []), (True, 2, 9, [])],
+)
+def test_a_first_call_hangs_if_nothing_on_the_node_moves(still, world, age, expected):
+    """It has no peers; ranks of another node may compute for it."""
+    builder = SnapshotBuilder().process("trainer-0", "trainer").still(still)
+    call = builder.open("trainer-0", "verl.call save_checkpoint", age, **{"verl.world_size": world})
+    for rank in range(2):
+        builder.process(f"actor-{rank}", "actor_rollout_ref", rank=rank)
+        builder.open(f"actor-{rank}", "verl.worker W.save_checkpoint", age, call, **{"verl.rank": rank})
+    assert [finding.process_name for finding in diagnosis.find(builder.build())] == expected

@@ -79,6 +79,19 @@ def test_the_reason_follows_from_what_happened_meanwhile(monkeypatch, late, used
     assert pause.seconds == pytest.approx(late if reason else 0.0)
 
 
+def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
+    """It is counted when it ends: until then it looks like another holder of the interpreter lock."""
+    detector, known = process_pauses.PauseDetector(), {"cpu": 0.0, "collections": 0}
+    monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
+    monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
+    detector.check(100.0, 0.0)
+    known |= {"cpu": 1.0}
+    assert detector.check(101.0, 1.0).reason == "interpreter"
+    known |= {"cpu": 2.0, "collections": 1}
+    assert detector.check(102.0, 1.0).reason == "collection"
+    assert detector._pause == (100.0, 102.0, "collection")
+
+
 @pytest.mark.parametrize(("queued", "seconds"), [(0.05, 0.0), (0.2, 0.25)])
 def test_a_thread_that_computes_waits_for_a_cpu(queued, seconds):
     """Although the one that looks is woken in time."""

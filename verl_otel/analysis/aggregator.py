@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
@@ -13,17 +13,17 @@ import msgspec
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Slowest, Steps
-from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose, needs_spread
+from verl_otel.analysis.gpu.accounting import GpuAccount, find_unused_reason, needs_spread
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import Piece
 from verl_otel.analysis.io.run_files import Writers
-from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Step, Trajectory
+from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.pieces import Context, ahead_of, find_trajectory, name_instance, summarise
 from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
-from verl_otel.analysis.step_lengths import find_repeated
-from verl_otel.analysis.traces import critical_path, timeline
+from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
+from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.timeline import (
     add_consumption,
@@ -34,12 +34,11 @@ from verl_otel.analysis.traces.timeline import (
 )
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.typed import Keyed
-from verl_otel.analysis.verdicts import blocked_loops, judge, own_workers, stragglers
+from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
-from verl_otel.analysis.verdicts.what_if import find_savings
-from verl_otel.analysis.windows import Draft, Window, Windows, find_restarts, find_slowest, find_start
+from verl_otel.analysis.windows import Window, Windows, find_restarts, find_start
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
@@ -285,30 +284,17 @@ class Aggregator(msgspec.Struct, dict=True):
         consumed = timeline.find_consumed(root)
         trained = attr.ERROR_TYPE not in root.span.attributes
         found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
-        members_by_id = {trace_id: member for trace_id, member in found.items() if member is not None}
+        members = {trace_id: member for trace_id, member in found.items() if member is not None}
         filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
-        step, findings = self._summarise_step(root, members_by_id, filtered, submitted)
-        number = step.number
-        members = tuple(  # what they name is the step that submitted them
-            member if number is None else member._replace(step=number) for member in members_by_id.values()
-        )
-        stopped = [
-            one if one.step is not None else one._replace(step=number)
-            for one in {each.trace_id: each for each in (*submitted, *filtered.values())}.values()
-            if one.trace_id not in members_by_id
-        ]
-        self.slowest.replace((*members, *stopped))
-        attempt = 1 + sum(restart < step.end_ns for restart in self._restarts)
-        is_first, self._attempt = attempt != self._attempt, attempt
-        slowest = find_slowest((*members, *(one for one in stopped if one.trace_id in filtered)), step.path)
-        step = step._replace(slowest=slowest, attempt=attempt)
-        step = self._mark_blocked(step, members, is_first=is_first)
+        attempt = 1 + sum(restart < root.span.end_ns for restart in self._restarts)
+        built = build(root, members, filtered, submitted, attempt, self.context)
+        self.slowest.replace((*built.members, *built.others))
+        path = self._find_blocked(built)
         if not members and consumes_submitted(root):
-            path = mark_unlinked(step.path, self._waiting.values())
-            step = step._replace(path=path, groups=critical_path.group(path))
-        step = step._replace(verdicts=self._judge.judge(step, findings))
-        add = self._windows.merge_step if self._has_other_rank(step, root) else self._windows.add_step
-        add(Draft(step, members))
+            path = mark_unlinked(path, self._waiting.values())
+        judged = judge_step(built, path, self._judge.judge(built.step, built.findings))
+        add = self._windows.merge_step if self._has_other_rank(judged.step, root) else self._windows.add_step
+        add(judged)
 
     def _has_other_rank(self, step: Step, root: Node) -> bool:
         """Return whether another rank of a distributed loop has recorded this step before, and note this rank."""
@@ -324,49 +310,17 @@ class Aggregator(msgspec.Struct, dict=True):
             del self._ranks[next(iter(self._ranks))]
         return known
 
-    def _summarise_step(
-        self,
-        root: Node,
-        members_by_id: Mapping[int, Trajectory],
-        filtered: Mapping[int, Trajectory],
-        submitted: Iterable[Trajectory],
-    ) -> tuple[Step, judge.Findings]:
-        """Return a step without what depends on its neighbours (verdicts, GPU time, cost), and what may have held it.
-
-        Args:
-            root: The root span of the step.
-            members_by_id: The trajectories that it trained on, by trace id, as far as they were found.
-            filtered: Those that it waited for, too, and did not train on, as far as they were found.
-            submitted: Those that it submitted, if it is of an own loop.
-        """
-        awaited = {**members_by_id, **filtered}
-        path = critical_path.of_step(root, awaited, tuple(awaited))
-        doubt = self.context.find_uncertainty(path)
-        step = timeline.build_step(root, members_by_id, submitted)._replace(
-            path=path,
-            groups=critical_path.group(path),
-            stragglers=(*stragglers.find(root, uncertainty=doubt), *own_workers.find(root, uncertainty=doubt)),
-            blind_spots=own_workers.find_blind_spots(root),
-            uncertainty=doubt,
-        )
-        waited_for = tuple(awaited.values())
-        step = step._replace(savings=find_savings(step, waited_for, root))
-        return step, judge.examine(step, root, waited_for)
-
-    def _mark_blocked(self, step: Step, members: tuple[Trajectory, ...], *, is_first: bool) -> Step:
-        """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
+    def _find_blocked(self, built: BuiltStep) -> tuple[Segment, ...]:
+        """Return the critical path of a step with the blocked event loops and the paused processes that it waited for, and judge these."""
+        step = built.step
+        is_first, self._attempt = step.attempt != self._attempt, step.attempt
         usual = median(self._lengths) if self._lengths else 0.0
         self._lengths.append(step.seconds)
         del self._lengths[:-REMEMBERED_STEPS]
-        if not self.blocked_loops:
-            return step
-        path, waits = self.blocked_loops.mark(step.path)
-        if not waits:
-            return step
-        step = step._replace(path=path, groups=critical_path.group(path))
-        if not is_first:  # the first step of an attempt includes the start-up
-            self._blocked[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
-        return step
+        path, waits = self.blocked_loops.mark(step.path) if self.blocked_loops else (step.path, ())
+        if waits and not is_first:  # the first step of an attempt includes the start-up
+            self._blocked[step.trace_id] = blocked_loops.judge(step, waits, built.members, usual)
+        return path
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
         """Return a trajectory that a step took, and count it as trained on unless the step failed, whose update is lost."""
@@ -407,12 +361,12 @@ class Aggregator(msgspec.Struct, dict=True):
             )
             self.end_ns = max(self.end_ns, window.end_ns)
             if window.draft is not None:
-                step, members = window.draft
-                step = self._between_steps.measure(
-                    step._replace(devices=devices), window.roots, window.end_ns, judge=not window.is_last
+                between, open_ns = self._between_steps.measure(
+                    window.draft.step, window.roots, window.end_ns, judge=not window.is_last
                 )
-                self.recent_steps.add(step, members, window.roots, is_last=window.is_last)
-                self.steps.add(step._replace(cost=find_cost(step, members, devices, needs_spread=self._needs_spread)))
+                step = complete(window.draft, window.end_ns, between, open_ns, devices, needs_spread=self._needs_spread)
+                self.recent_steps.add(step, window.draft.members, window.roots, is_last=window.is_last)
+                self.steps.add(step)
 
     def _begin_attempt(self, window: Window) -> GpuAccount:
         """Return the account of GPU time, for an attempt that begins with its own devices.
@@ -438,40 +392,19 @@ class Aggregator(msgspec.Struct, dict=True):
         return self._gpu_account
 
     def settled_steps(self) -> tuple[tuple[Step, ...], dict[str, int]]:
-        """Return the steps with their final verdicts, in the order of time, and the unused tokens that belong to no step.
+        """Return the steps with their final verdicts, in the order of time, and the unused tokens that belong to no step."""
+        final, between = self._judge.settle(), self._between_steps.settle()
 
-        Tokens generated for a step number are attributed to the last step of that number: a resumed run repeats earlier ones.
-        """
-        drafts = [draft.step for draft in self._windows.drafts()]
-        between = self._between_steps.settle()
-        steps = []
-        for step in self._judge.settle([*self.steps.all(), *drafts]):
+        def find_verdicts(step: Step) -> tuple[Verdict, ...]:
             blocked = self._blocked.get(step.trace_id, Blocked())
-            more = () if step.interrupted else (*blocked.verdicts, *between.get(step.trace_id, ()))
-            judged = judge.add_verdicts(blocked_loops.drop_explained(step, blocked), more)
-            pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
-            steps.append(blocked_loops.name_pauses(judged, pauses))
-        repeated = find_repeated([(step.attempt, step.number) for step in steps])
-        steps = [step._replace(repeated=place in repeated) for place, step in enumerate(steps)]
-        steps = [
-            step._replace(cost=lose(step.cost)) if step.cost and (step.failed or step.repeated) else step
-            for step in steps
-        ]
-        index_by_number: dict[int | None, int] = {
-            step.number: index
-            for index, step in enumerate(steps)
-            if step.number is not None and step.number in self._unused and step.cost
-        }
-        rest: dict[str, int] = {}
-        for number, wasted in self._unused.items():
-            index = index_by_number.get(number)
-            cost = steps[index].cost if index is not None else None
-            if index is None or cost is None:
-                rest = _add_up(rest, wasted)
-            else:
-                combined = cost._replace(wasted_tokens=_add_up(cost.wasted_tokens, wasted))
-                steps[index] = steps[index]._replace(cost=combined)
-        return tuple(steps), rest
+            verdicts = blocked_loops.drop_explained(step, final.get(step.trace_id, ()), blocked)
+            if not step.interrupted:
+                verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
+            pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if verdicts else {}
+            return blocked_loops.name_pauses(step, verdicts, pauses)
+
+        drafts = [draft.step for draft in self._windows.drafts()]
+        return settle([*self.steps.all(), *drafts], find_verdicts, self._unused)
 
     def counts(self) -> Counts:
         """Return the counts of the run."""
@@ -481,10 +414,6 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
-
-
-def _add_up(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    return {reason: first.get(reason, 0) + second.get(reason, 0) for reason in (*first, *second)}
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}
@@ -501,5 +430,5 @@ def begin(manifest: dict[str, Any], limits: Limits, room: Room, asked: frozenset
     """
     engine = str(manifest.get(attr.ENGINE, ""))
     windows = Windows(list(find_restarts(manifest)), find_start(manifest))
-    steps, recent = Steps(asked, limits), RecentSteps(limits.replayed)
-    return Aggregator(manifest, Context(engine), limits, Columns(room), Tally(engine), steps, recent, windows)
+    kept, recent = Steps(asked, limits), RecentSteps(limits.replayed)
+    return Aggregator(manifest, Context(engine), limits, Columns(room), Tally(engine), kept, recent, windows)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory
+from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory, sum_causes
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
 
@@ -108,14 +108,11 @@ def _average(devices: tuple[DeviceTime, ...]) -> tuple[DeviceTime, ...]:
     """Return the mean GPU time of a step. It sums up to exactly the window, like the GPU times that it replaces."""
     if len(devices) <= 1:
         return devices
-    sums: dict[str, int] = {}
-    for device in devices:
-        for cause, nanoseconds in device.nanoseconds.items():
-            sums[cause] = sums.get(cause, 0) + nanoseconds
+    sums = sum_causes(devices)
     count = sum(device.gpus for device in devices)
     means = {cause: nanoseconds // count for cause, nanoseconds in sums.items()}
     if means:
-        means[max(means, key=lambda cause: means[cause])] += sum(sums.values()) // count - sum(means.values())
+        means[max(means, key=lambda cause: means[cause])] += sums.total() // count - sum(means.values())
     return (DeviceTime(f"mean of {count} GPUs", means, count),)
 
 

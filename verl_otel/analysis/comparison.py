@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
-from verl_otel.analysis.model import Explanation, Series, Step, Verdict
+from verl_otel.analysis.model import Explanation, Series, Step, Verdict, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.semconv import attributes as attr
@@ -357,12 +357,9 @@ def _by_name(prefix: str, unit: str, steps: Sequence[Step], read: Callable[[Step
 
 def _device_seconds(step: Step) -> dict[str, float]:
     """Return the mean seconds per GPU, by state and by cause."""
-    seconds = dict.fromkeys((*GPU_STATES, *GPU_CAUSES), 0.0)
-    for device in step.devices:
-        for cause, nanoseconds in device.nanoseconds.items():
-            seconds[cause] += nanoseconds / 1e9 / len(step.devices)
-            seconds[GPU_CAUSES[cause].state] += nanoseconds / 1e9 / len(step.devices)
-    return seconds
+    spent, count = sum_causes(step.devices), sum(device.gpus for device in step.devices)
+    spent += sum_states(spent)
+    return {name: spent[name] / 1e9 / count for name in (*GPU_STATES, *GPU_CAUSES)}
 
 
 def _test(a: Values, b: Values, asked: set[str], noise: float) -> tuple[Row, ...]:

@@ -13,11 +13,11 @@ from typing import Any
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.io import completeness, run_status
-from verl_otel.analysis.model import Event, Explanation, Process, Series
+from verl_otel.analysis.model import Event, Explanation, Process, Series, Step
 from verl_otel.analysis.traces import timeline
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import RUN_STATE
+from verl_otel.semconv.metric_names import AVERAGE_REWARD, RUN_STATE
 
 
 def describe(
@@ -45,6 +45,7 @@ def describe(
     ]
     run_id = manifest.get("run_id") or (processes[0].resource.text(attr.RUN_ID) if processes else folders[0].name)
     steps, unused = aggregator.settled_steps()
+    series = add_rewards(series, steps)
     start_ns, end_ns = _bounds(aggregator, series, run_events)
     has_gpu = _check_gpus(aggregator, processes, series, manifest, problems)
     gaps = completeness.find(aggregator.tally, processes, aggregator.opened, manifest)
@@ -70,6 +71,17 @@ def describe(
         recent_steps=aggregator.recent_steps.all(),
         start_ups=tuple(aggregator.start_ups),
     )
+
+
+def add_rewards(series: tuple[Series, ...], steps: Iterable[Step]) -> tuple[Series, ...]:
+    """Return the scalars with the mean reward of steps of an own loop whose process did not know it, because other processes ran the trajectories."""
+    recorded = next((one for one in series if one.name == AVERAGE_REWARD), Series(AVERAGE_REWARD, (), (), ()))
+    known = dict(zip(recorded.times_ns, recorded.values, strict=True))
+    found = {step.end_ns: step.reward for step in steps if step.reward is not None and step.end_ns not in known}
+    if not found:
+        return series
+    times, values = zip(*sorted({**known, **found}.items()), strict=True)
+    return (*(one for one in series if one is not recorded), recorded._replace(times_ns=times, values=values))
 
 
 def _check_gpus(

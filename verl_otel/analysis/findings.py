@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -13,12 +13,17 @@ from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
 from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_savings
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
+from verl_otel.health.signals import Learning
 
 FEWEST_UNREWARDED: Final = 2
 UNREWARDED_SHARE: Final = 0.2
 """Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what is learned by little."""
 REST_SHARE: Final = 0.25
 """Share of the excess of a step that is noticeable if no verdict explains it."""
+
+
+KINDS: Final = ("crash", "stall", "failed", "slow", "learning", "any")
+"""What `has_any` looks for: a process that died, a hang, a step that failed, one that took longer than usual, and something wrong with the learning."""
 
 
 class Finding(NamedTuple):
@@ -133,3 +138,23 @@ def choose_steps(run: Explanation, count: int) -> list[Step]:
         if place not in first and not step.failed and step.trace_id not in starting
     ] or run.steps
     return [max(usual, key=lambda step: step.seconds)]
+
+
+def has_any(kinds: Sequence[str], run: Explanation, judge: Callable[[], Learning]) -> bool:
+    """Return whether a run has something of `KINDS`.
+
+    Args:
+        kinds: What is looked for.
+        run: The run.
+        judge: Returns how it learned.
+    """
+    events = {event.kind for event in run.events}
+    dead_ones = any(unfinished.dead for unfinished in run.completeness.unfinished)
+    looks: dict[str, Callable[[], bool]] = {
+        "crash": lambda: "crash" in events or dead_ones,
+        "stall": lambda: "stall" in events,
+        "failed": lambda: any(step.failed for step in run.steps),
+        "slow": lambda: any(step.verdicts for step in run.steps) or bool(step_lengths.find_unexplained(run.steps)),
+        "learning": lambda: bool(judge().troubles),
+    }
+    return any(looks[kind]() for kind in (looks if "any" in kinds else kinds))

@@ -11,11 +11,13 @@ hosts); durations that are shown to users are seconds.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 if TYPE_CHECKING:
     from verl_otel.analysis.bounded_steps import RecentStep
@@ -189,6 +191,10 @@ class Verdict(NamedTuple):
     """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time; empty: none, or unknown."""
     lead: float = 0.0
     """Seconds that all causes of the awaited trajectory could have saved together; 0: it is about no trajectory."""
+    failed: bool = False
+    """Whether it is about a trajectory that failed or was cancelled."""
+    rests_on: str = "spans"
+    """One of `kinds.EVIDENCE`."""
 
 
 class DeviceTime(NamedTuple):
@@ -201,6 +207,24 @@ class DeviceTime(NamedTuple):
     """Number of GPUs that it is the mean of: more than one only for steps of a long run whose detail was dropped."""
     lane: str = ""
     """Its use, as `devices.Device.lane`; empty: unknown, or several."""
+
+
+def sum_causes(devices: Iterable[DeviceTime]) -> Counter[str]:
+    """Return the nanoseconds of all GPUs together by cause, those above zero."""
+    spent: Counter[str] = Counter()
+    for device in devices:
+        for cause, nanoseconds in device.nanoseconds.items():
+            if nanoseconds:
+                spent[cause] += device.gpus * nanoseconds
+    return spent
+
+
+def sum_states(spent: Mapping[str, int]) -> Counter[str]:
+    """Return GPU time by state (`kinds.GPU_STATES`), from that by cause."""
+    states: Counter[str] = Counter()
+    for cause, nanoseconds in spent.items():
+        states[GPU_CAUSES[cause].state] += nanoseconds
+    return states
 
 
 class Cost(NamedTuple):
@@ -280,7 +304,11 @@ class Step(NamedTuple):
     error: str = ""
     """Type of the exception that ended it, or `CANCELLED`; empty: none, or unknown."""
     next_ns: int = 0
-    """Start of the next step, or end of the run or of its attempt: its period ends there. 0: unknown."""
+    """Start of the next step that ended, or end of the run or of its attempt: its period ends there. 0: unknown."""
+    reward: float | None = None
+    """Mean score of the trajectories that it trained on; None: unknown."""
+    open_ns: int = 0
+    """Start of a step in this period that did not end; 0: there is none."""
     between_path: tuple[Segment, ...] = ()
     """Critical path from its end to the start of the next step, or of one that did not end, without a gap; empty where only `between_groups` were kept."""
     between_groups: tuple[tuple[str, str, int], ...] = ()
@@ -306,15 +334,14 @@ class Step(NamedTuple):
 
     @property
     def between(self) -> float:
-        """Seconds from its end to the start of the next step."""
-        return max(0, self.next_ns - self.end_ns) / 1e9
+        """Seconds from its end to the start of the next step, which may not have ended."""
+        return max(0, (self.open_ns or self.next_ns) - self.end_ns) / 1e9
 
     @property
     def is_starting(self) -> bool:
         """Whether its devices spent so much of their time in start-up that it contains the start of the workers."""
-        spent = sum(sum(device.nanoseconds.values()) for device in self.devices)
-        starting = sum(device.nanoseconds.get("start_up", 0) for device in self.devices)
-        return starting > START_UP_SHARE * spent
+        spent = sum_causes(self.devices)
+        return spent["start_up"] > START_UP_SHARE * spent.total()
 
 
 class Event(NamedTuple):

@@ -214,19 +214,6 @@ def find_axis(scalar: Series, steps: Mapping[int, float], begin_ns: int) -> tupl
     return False, [(time_ns - begin_ns) / 1e9 for time_ns in scalar.times_ns]
 
 
-def find_rewards(series: Iterable[Series]) -> dict[int, float]:
-    """Return the mean reward that verl logged for each step."""
-    by_name: dict[str, dict[int, float]] = {TRAINING_STEP: {}, AVERAGE_REWARD: {}}
-    for one in series:
-        if one.name in by_name and not one.labels:
-            by_name[one.name].update(zip(one.times_ns, one.values, strict=True))
-    steps, rewards = by_name[TRAINING_STEP], by_name[AVERAGE_REWARD]
-    rewards_by_step = {
-        int(steps[when]): value for when, value in rewards.items() if math.isfinite(steps.get(when, math.nan))
-    }
-    return dict(sorted(rewards_by_step.items()))
-
-
 # -- The scalars of each step, by verl's keys --
 
 
@@ -269,8 +256,11 @@ def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepSc
             end_ns = ends[max(0, bisect_right(ends, time_ns) - 1)] if is_sampled else time_ns
             values.setdefault(end_ns, {})[str(key)] = value
     for time_ns in ends:
-        if numbers[time_ns] > 0 and time_ns in values:
-            yield StepScalars(numbers[time_ns], values[time_ns])
+        found = values.get(time_ns, {})
+        if found and (
+            numbers[time_ns] > 0 or not found.keys().isdisjoint(ABOUT_STEP)
+        ):  # else a validation before step 1
+            yield StepScalars(numbers[time_ns], found)
 
 
 _REWARD: Final = SCALAR_PREFIX + REWARDS[0].replace("/", ".")
@@ -343,3 +333,14 @@ class StepJoiner:
     def find_repeated(self) -> set[int]:
         """Return the places of the steps that a later attempt has trained again."""
         return find_repeated([(step.attempt, step.number) for step in self.steps])
+
+
+def find_rewards(series: Iterable[Series]) -> dict[int, float]:
+    """Return the mean reward of each step that has one, of those that no later attempt trained again."""
+    joiner = StepJoiner()
+    for one in read_steps(series, ABOUT_STEP):
+        joiner.add(one.step, one.values)
+    again = joiner.find_repeated()
+    steps = [step for place, step in enumerate(joiner.steps) if place not in again]
+    rewards = ((step.number, next((step.values[key] for key in REWARDS if key in step.values), None)) for step in steps)
+    return {number: reward for number, reward in sorted(rewards) if reward is not None}

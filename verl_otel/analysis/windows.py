@@ -9,16 +9,14 @@ belongs to no window. A window is closed when no more spans can overlap it: what
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP
 from verl_otel.analysis.io.run_files import list_attempts
-from verl_otel.analysis.model import Segment, Step, Trajectory
-from verl_otel.analysis.traces import timeline
+from verl_otel.analysis.model import Trajectory
+from verl_otel.analysis.steps import JudgedStep, join
 from verl_otel.analysis.traces.tree import Node, walk
 
 MAX_HELD: Final = 50_000
@@ -50,40 +48,12 @@ def _to_ns(value: object) -> int:
     return round(value * 1e9) if isinstance(value, (int, float)) and 0 < value < MAX_SECONDS else 0
 
 
-class Draft(NamedTuple):
-    """A step without the data that depends on its whole window (GPU time, cost)."""
-
-    step: Step
-    members: tuple[Trajectory, ...]
-
-
-def _join(known: Draft, other: Draft) -> Draft:
-    """Return one step of what two ranks recorded of it: that which something delayed more, or which took longer, with the trajectories of both."""
-    first, second = known, other
-    ends, starts = (known.step.end_ns, other.step.end_ns), (known.step.start_ns, other.step.start_ns)
-    # Ranks that do not wait for each other differ in time.
-    if min(ends) > max(starts) and _measure(other.step) > _measure(known.step):
-        first, second = other, known
-    members = (*first.members, *second.members)
-    step = first.step._replace(
-        trajectories=(*first.step.trajectories, *second.step.trajectories),
-        members=first.step.members + second.step.members,
-        quantiles=pick_quantiles(sorted(member.seconds for member in members)),
-        slowest=find_slowest((*first.step.slowest, *second.step.slowest), first.step.path),
-    )
-    return Draft(step, members)
-
-
-def _measure(step: Step) -> tuple[float, float]:
-    return max((verdict.saved for verdict in step.verdicts), default=0.0), step.seconds
-
-
 class Window(NamedTuple):
     """An interval of the run, and everything that overlaps it."""
 
     begin_ns: int
     end_ns: int
-    draft: Draft | None
+    draft: JudgedStep | None
     """The step that starts with it; None before the first step."""
     roots: tuple[Node, ...]
     """Roots of traces that are no trajectories."""
@@ -139,7 +109,7 @@ class Windows(msgspec.Struct):
     """Start of the attempt whose first window has not begun; 0: it has."""
     begin_ns: int | None = None
     """Start of the next window; None: there are no spans yet."""
-    _drafts: list[Draft] = []
+    _drafts: list[JudgedStep] = []
     _is_before: bool = True
     """True until the window of the first step starts."""
     _roots: _IntervalQueue[Node] = msgspec.field(default_factory=_IntervalQueue)
@@ -161,18 +131,18 @@ class Windows(msgspec.Struct):
         """Add a trajectory."""
         self._trajectories.add(trajectory.start_ns, trajectory.end_ns, trajectory)
 
-    def add_step(self, draft: Draft) -> None:
+    def add_step(self, draft: JudgedStep) -> None:
         """Add a step; steps come in the order of their ends."""
         self._drafts.append(draft)
 
-    def merge_step(self, draft: Draft) -> None:
+    def merge_step(self, draft: JudgedStep) -> None:
         """Merge what another rank of a distributed loop has recorded of a step, unless its window is closed."""
         for index, known in enumerate(self._drafts):
             if (known.step.attempt, known.step.number) == (draft.step.attempt, draft.step.number):
-                self._drafts[index] = _join(known, draft)
+                self._drafts[index] = join(known, draft)
                 return
 
-    def drafts(self) -> tuple[Draft, ...]:
+    def drafts(self) -> tuple[JudgedStep, ...]:
         """Return the steps whose windows are not complete."""
         return tuple(self._drafts)
 
@@ -223,14 +193,3 @@ class Windows(msgspec.Struct):
         roots, trajectories = self._roots.touching(begin, end), self._trajectories.touching(begin, end)
         following = self._restarts[0] if self._restarts else NEVER
         return Window(begin, end, draft, roots, trajectories, restarted=restarted, next_attempt_ns=following)
-
-
-def find_slowest(taken: Iterable[Trajectory], path: Iterable[Segment]) -> tuple[Trajectory, ...]:
-    """Return the slowest trajectories that a step took, including the one that ended last and those on its path: each round has one."""
-    ordered = sorted(taken, key=lambda trajectory: trajectory.start_ns - trajectory.end_ns)
-    chosen = ordered[:SLOWEST_OF_STEP]
-    if ordered and (last := max(ordered, key=lambda trajectory: trajectory.end_ns)) not in chosen:
-        chosen[-1] = last
-    awaited = {segment.trace_id for segment in path}
-    chosen += [trajectory for trajectory in ordered if trajectory.trace_id in awaited and trajectory not in chosen]
-    return tuple(map(timeline.with_parts, chosen))

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -112,6 +113,14 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for the life of the process
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Fits prose to the terminal, and keeps paragraphs with indented lines, such as examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = (part if "\n " in part else textwrap.fill(part, width) for part in text.split("\n\n"))
+        return super()._fill_text("\n\n".join(parts), width, indent)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that says which word may be meant by a wrong one."""
 
@@ -164,9 +173,8 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 def add_command(commands: Any, name: str, module: ModuleType) -> argparse.ArgumentParser:
     """Return the parser of a subcommand, whose help is the docstring of its module."""
     summary, _, rest = (module.__doc__ or "").partition("\n\n")
-    described = argparse.RawDescriptionHelpFormatter
     parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=summary, epilog=rest.strip(), formatter_class=described
+        name, help=summary, description=summary, epilog=rest.strip(), formatter_class=_Help
     )
     return parser
 

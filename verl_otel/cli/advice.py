@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from verl_otel.analysis.model import Explanation, Step, Verdict
-from verl_otel.analysis.traces.timeline import UNLINKED
+from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli import run_selection
 from verl_otel.cli.formatting import show_settings
@@ -27,6 +27,8 @@ def advise(run: Explanation, cause: Verdict | SingleWait) -> str:
     """Return what to do about what delayed a step of a run."""
     if isinstance(cause, Verdict):
         return word(_choose(run, find_key(cause)), run)
+    if cause.trajectory.stopped:
+        return word("failed trajectory", run)
     return word(_choose(run, _find_key("trajectory" if cause.part.kind == "wait" else cause.part.kind)), run)
 
 
@@ -53,8 +55,10 @@ def events_command(run: Explanation) -> str:
 
 def find_key(verdict: Verdict) -> str:
     """Return the key of a verdict in `ADVICE`."""
+    if verdict.failed:
+        return "failed trajectory"
     subject = SUBJECTS.get(verdict.kind)
-    return (subject.advice if subject is not None else "") or _find_key(verdict.cause)
+    return (subject.advice if subject is not None else "") or _find_key(verdict.cause, verdict.cause_name)
 
 
 def find_keys(run: Explanation, steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
@@ -66,11 +70,13 @@ def find_keys(run: Explanation, steps: Iterable[Step], unexplained: Iterable[Ste
         unexplained: Slow steps without a verdict: what takes most of their critical path is the place to look at.
     """
     keys = ["no link" if _lacks_link(step) else find_key(verdict) for step in steps for verdict in step.verdicts]
-    keys += ["no link" if _lacks_link(step) else _find_key(step.groups[0][0]) for step in unexplained if step.groups]
+    keys += ["no link" if _lacks_link(step) else _find_key(*step.groups[0][:2]) for step in unexplained if step.groups]
     return tuple(dict.fromkeys(_choose(run, key) for key in keys))
 
 
-def _find_key(work: str) -> str:
+def _find_key(work: str, name: str = "") -> str:
+    if work == "unknown" and name == NOT_KEPT:
+        return "not kept"
     return WORK[work].advice if work in WORK else "unknown"
 
 

@@ -27,12 +27,11 @@ from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import comparison, significance
-from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
-from verl_otel.analysis.significance import Sample
+from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.documents.compare import find_next, make_compare
+from verl_otel.cli.documents import compare as documents
+from verl_otel.cli.documents.compare import Compare, Contribution, Row, Sample, make_compare
 from verl_otel.cli.formatting import SENTENCE, align, print_json
-from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.wording import doing, figure
 from verl_otel.semconv.kinds import WORK
 
@@ -91,21 +90,21 @@ def run(arguments: argparse.Namespace) -> int:
                     file=sys.stderr,
                 )
                 return 2
-    results = [(condition, condition.judge(compared)) for condition in conditions]
+    results = [(condition.text, condition.judge(compared)) for condition in conditions]
+    document = make_compare(compared, results, run_selection.name_run(a), run_selection.name_run(b))
     if arguments.json:
-        named = [(condition.text, result) for condition, result in results]
-        print_json(make_compare(compared, named, run_selection.name_run(a), run_selection.name_run(b)))
+        print_json(document)
     else:
-        print(render(compared, results, markdown=arguments.md))
+        print(render(document, markdown=arguments.md))
         if not arguments.md:
-            print(f"\nNext: {find_next(compared, run_selection.name_run(a), run_selection.name_run(b))[0]}")
-    for condition, result in results:
+            print(f"\nNext: {document.next[0]}")
+    for result in document.conditions:
         if not result.judged:
-            text = f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}"
+            text = f"verl-otel: --fail-if {result.condition!r} could not be judged: {result.reason}"
             print(show(text, SENTENCE), file=sys.stderr)
-    if any(result.holds for _, result in results):
+    if any(result.holds for result in document.conditions):
         return 1
-    return 0 if all(result.judged for _, result in results) else NOT_JUDGED
+    return 0 if all(result.judged for result in document.conditions) else NOT_JUDGED
 
 
 def _parse_condition(text: str) -> Condition:
@@ -197,71 +196,71 @@ EXPLAINED_SHARE: Final = 0.1
 """Contributions below this share of a difference are summed, and so are those that are not significant."""
 
 
-def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], *, markdown: bool = False) -> str:
-    """Return a comparison as text."""
-    parts = ["\n".join(_head(comparison, markdown=markdown))]
-    parts += filter(None, ["\n".join(_describe_held(comparison, markdown=markdown))])
-    if comparison.rows:
-        parts.append(_table(comparison, markdown=markdown))
-        parts.append(_legend(comparison))
-    resources = _render_resources(comparison, markdown=markdown)
+def render(compared: Compare, *, markdown: bool = False) -> str:
+    """Return a compared as text."""
+    parts = ["\n".join(_head(compared, markdown=markdown))]
+    parts += filter(None, ["\n".join(_describe_held(compared, markdown=markdown))])
+    if compared.rows:
+        parts.append(_table(compared, markdown=markdown))
+        parts.append(_legend(compared))
+    resources = _render_resources(compared, markdown=markdown)
     if resources:
         parts.append(resources)
-    if comparison.notes:
+    if compared.notes:
         parts.append(
-            "\n".join(["Take note", *(f"{'- ' if markdown else '  '}{show(note)}" for note in comparison.notes)])
+            "\n".join(["Take note", *(f"{'- ' if markdown else '  '}{show(note)}" for note in compared.notes)])
         )
-    if results:
-        lines = [f"{'- ' if markdown else '  '}{_condition(*result)}" for result in results]
+    if compared.conditions:
+        lines = [f"{'- ' if markdown else '  '}{_describe_condition(result)}" for result in compared.conditions]
         parts.append("\n".join(["Conditions", *lines]))
     return "\n\n".join(parts)
 
 
-def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
-    counts = comparison.counts
+def _head(compared: Compare, *, markdown: bool) -> Iterator[str]:
     title = (
-        f"A {show(comparison.a)} ({counted(counts[0], 'step')}) · B {show(comparison.b)} ({counted(counts[1], 'step')})"
+        f"A {show(compared.a)} ({counted(compared.steps.a, 'step')}) · "
+        f"B {show(compared.b)} ({counted(compared.steps.b, 'step')})"
     )
     yield f"### {title}\n" if markdown else title
-    yield from list_sentences(comparison)
+    yield from list_sentences(compared)
 
 
-def list_sentences(comparison: Comparison) -> Iterator[str]:
+def list_sentences(compared: Compare) -> Iterator[str]:
     """Yield whether a step of B takes more time or less than one of A, and what explains it."""
-    counts = comparison.counts
-    if not comparison.enough:
+    if not compared.enough:
         yield (
-            f"Too few steps to tell anything: {min(counts)} in the shorter run{_after(comparison.skipped)}, "
+            f"Too few steps to tell anything: {min(compared.steps.a, compared.steps.b)} in the shorter run{_after(compared.skipped)}, "
             f"{significance.FEWEST} are needed, 6 or more tell a change of a fifth."
         )
         return
-    step = next(row for row in comparison.rows if row.name == "step")
-    before, after = step.difference.a.typical, step.difference.b.typical
-    assumed = f"assuming that runs alike differ by {figure(100 * comparison.noise)}%"
-    if comparison.noise == significance.NOISE:
+    step = next(row for row in compared.rows if row.name == "step")
+    before, after = step.a.typical, step.b.typical
+    assumed = f"assuming that runs alike differ by {figure(100 * compared.noise)}%"
+    if compared.noise == significance.NOISE:
         assumed += "; on a shared machine measure it: --noise"
     if step.significant:
         word = "more" if after > before else "less"
-        change = f"{abs(step.difference.change):.0%} {word} time"
+        change = f"{abs(step.change):.0%} {word} time"
         yield f"A step of B takes {change}: a typical one took {seconds(before)} in A, {seconds(after)} in B ({assumed})."
-        yield from _explain(comparison, after - before, before)
+        yield from _explain(compared, after - before, before)
     else:
         yield (
             f"Not significant: a typical step took {seconds(before)} in A, {seconds(after)} in B ({_change(step)}). "
             f"Only a change of {step.detectable:.0%} or more would have been noticed ({assumed})."
         )
-        others = [row.name for row in comparison.rows if row.significant]
+        others = [row.name for row in compared.rows if row.significant]
         if others:
             yield f"But these differ significantly: {', '.join(map(show, others))}."
 
 
-def _describe_held(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
+def _describe_held(compared: Compare, *, markdown: bool) -> Iterator[str]:
     """Yield how many steps of each run took longer than usual, and why; nothing if none did."""
-    if not any(held.steps for held in comparison.held):
+    sides = {"A": compared.held.a, "B": compared.held.b}
+    if not any(held.steps for held in sides.values()):
         return
     yield "Steps that took longer than usual"
-    for name, held in zip("AB", comparison.held, strict=True):
-        worst = f", by {seconds(held.seconds)} in all. {verdict_line(held.worst)}" if held.worst is not None else ""
+    for name, held in sides.items():
+        worst = f", by {seconds(held.seconds)} in all. {held.verdict}" if held.verdict is not None else ""
         count = f"{held.steps:,} of {counted(held.of, 'step')}" if held.steps else f"none of {counted(held.of, 'step')}"
         yield f"{'- ' if markdown else '  '}{name}: {count}{worst}"
 
@@ -270,14 +269,14 @@ def _after(skipped: int) -> str:
     return f" after the first {'step' if skipped == 1 else f'{skipped} steps'}" if skipped else ""
 
 
-def _explain(comparison: Comparison, more: float, before: float) -> Iterator[str]:
+def _explain(compared: Compare, more: float, before: float) -> Iterator[str]:
     """Yield the significant contributions to the difference of a step, in percentage points."""
-    if not comparison.contributions:
+    if not compared.explanation:
         yield "What explains it is not known: a run has steps without a critical path."
         return
     large = [
         contribution
-        for contribution in comparison.contributions
+        for contribution in compared.explanation
         if contribution.significant and abs(contribution.seconds) >= EXPLAINED_SHARE * abs(more)
     ]
     for contribution in large:
@@ -297,33 +296,28 @@ def _name_latency(kind: str) -> str:
 
 def _names(contribution: Contribution) -> str:
     """Return the largest parts of a contribution."""
-    large = [
-        part for part in contribution.names if part[0] and abs(part[2] - part[1]) >= 0.25 * abs(contribution.seconds)
-    ][:2]
+    names = contribution.names
+    large = [part for part in names if part.name and abs(part.b - part.a) >= 0.25 * abs(contribution.seconds)][:2]
     shown = [
-        f"{doing('tool', name) if contribution.kind == 'tool' else name}: {seconds(a)} -> {seconds(b)}"
-        for name, a, b in large
-    ]
-    if not shown:
-        shown = [
-            f"{seconds(sum(part[1] for part in contribution.names))} -> {seconds(sum(part[2] for part in contribution.names))}"
-        ]
+        f"{doing('tool', part.name) if contribution.kind == 'tool' else part.name}: {seconds(part.a)} -> {seconds(part.b)}"
+        for part in large
+    ] or [f"{seconds(sum(part.a for part in names))} -> {seconds(sum(part.b for part in names))}"]
     return show(f" ({', '.join(shown)})")
 
 
-def _table(comparison: Comparison, *, markdown: bool) -> str:
+def _table(compared: Compare, *, markdown: bool) -> str:
     cells = [["", "A", "B", "change", ""]]
-    for row in comparison.rows:
+    for row in compared.rows:
         scale, suffix = _scale(row)
-        suffix = suffix if comparison.has_gpu else suffix.replace("GPU", "device")
-        samples = [_sample(sample, scale, suffix) for sample in (row.difference.a, row.difference.b)]
+        suffix = suffix if compared.has_gpu else suffix.replace("GPU", "device")
+        samples = [_sample(sample, scale, suffix) for sample in (row.a, row.b)]
         cells.append([show(row.name), *samples, _change(row), _judgement(row)])
     return _lay_out(cells, markdown=markdown)
 
 
 def _scale(row: Row) -> tuple[int, str]:
     """Return the unit of all numbers of a row, and by what they are multiplied: they are there to be compared."""
-    largest = max(row.difference.a.typical, row.difference.b.typical)
+    largest = max(row.a.typical, row.b.typical)
     if row.unit.startswith("s"):
         return (1, " s") if largest >= 1 else (1000, " ms")
     return (1000, " GPU ms") if row.unit.startswith("GPU") else (1, "/s")
@@ -335,8 +329,7 @@ def _sample(sample: Sample, scale: int, suffix: str) -> str:
 
 
 def _change(row: Row) -> str:
-    change = row.difference.change
-    return "new" if math.isinf(change) else f"{change:+.1%}"
+    return "new" if math.isinf(row.change) else f"{row.change:+.1%}"
 
 
 def _judgement(row: Row) -> str:
@@ -345,30 +338,30 @@ def _judgement(row: Row) -> str:
     return "not significant"
 
 
-def _legend(comparison: Comparison) -> str:
+def _legend(compared: Compare) -> str:
     return (
-        f"Mean without the fastest and slowest fifth (and where the middle half lies) of {_count(comparison)} steps each"
-        f"{_after(comparison.skipped)}{_device_rows(comparison)}.\n"
+        f"Mean without the fastest and slowest fifth (and where the middle half lies) of {_count(compared)} steps each"
+        f"{_after(compared.skipped)}{_device_rows(compared)}.\n"
         f"Change: of these means. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
-        f"{counted(len(comparison.rows), 'row')}."
+        f"{counted(len(compared.rows), 'row')}."
     )
 
 
-def _device_rows(comparison: Comparison) -> str:
-    if not any(row.name.startswith("gpu ") for row in comparison.rows):
+def _device_rows(compared: Compare) -> str:
+    if not any(row.name.startswith("gpu ") for row in compared.rows):
         return ""
-    device = "GPU" if comparison.has_gpu else "device (CPU)"
+    device = "GPU" if compared.has_gpu else "device (CPU)"
     return f"; gpu rows: seconds of one {device} until the next step"
 
 
-def _count(comparison: Comparison) -> str:
-    least, most = sorted(comparison.counts)
+def _count(compared: Compare) -> str:
+    least, most = sorted((compared.steps.a, compared.steps.b))
     return f"{least}" if least == most else f"the same {least}"
 
 
-def _condition(condition: Condition, result: Result) -> str:
+def _describe_condition(result: documents.Condition) -> str:
     state = "HOLDS" if result.holds else "does not hold" if result.judged else "could not be judged"
-    return f"{show(condition.text)}: {state}, {result.reason}"
+    return f"{show(result.condition)}: {state}, {result.reason}"
 
 
 # -- The resources of two runs: GPUs, tokens per second, utilisation, memory, and how throughput scales with the number of GPUs --
@@ -385,32 +378,35 @@ _ROWS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 """Name and form of each value of `Resources`."""
 
 
-def _render_resources(comparison: Comparison, *, markdown: bool) -> str:
+def _render_resources(compared: Compare, *, markdown: bool) -> str:
     """Return the resources of both runs as a table; empty if nothing but their number of GPUs is known."""
-    before, after = comparison.resources
+    before, after = compared.resources.a, compared.resources.b
     cells = [["Resources", "A", "B", "change", ""]]
     for field, (name, form) in _ROWS.items():
         a, b = getattr(before, field), getattr(after, field)
         if a is not None or b is not None:
             shown = [form(value) if value is not None else "unknown" for value in (a, b)]
             change = f"{b / a - 1:+.1%}" if a and b is not None else ""
-            cells.append([name if comparison.has_gpu else name.replace("GPUs", "devices"), *shown, change, ""])
+            cells.append([name if compared.has_gpu else name.replace("GPUs", "devices"), *shown, change, ""])
     if len(cells) <= 2:  # noqa: PLR2004 - the head, and the number of GPUs
         return ""
-    lines = [_lay_out(cells, markdown=markdown), *_scaling(comparison)]
+    lines = [_lay_out(cells, markdown=markdown), *_scaling(compared)]
     return "\n".join(lines)
 
 
-def _scaling(comparison: Comparison) -> list[str]:
-    scaling, (a, b) = comparison.scaling, comparison.resources
+def _scaling(compared: Compare) -> list[str]:
+    scaling = compared.scaling
     if scaling is None:
         return []
     shares = {"trained tokens": scaling.trained_tokens, "rollout tokens": scaling.rollout_tokens}
     known = [f"{share:.0%} for {name}" for name, share in shares.items() if share is not None]
     if not known:
         return []
-    unit = "GPUs" if comparison.has_gpu else "devices"
-    return ["", f"Scaling efficiency from {a.gpus} to {b.gpus} {unit}: {', '.join(known)} (100% is linear)."]
+    unit = "GPUs" if compared.has_gpu else "devices"
+    return [
+        "",
+        f"Scaling efficiency from {compared.resources.a.gpus} to {compared.resources.b.gpus} {unit}: {', '.join(known)} (100% is linear).",
+    ]
 
 
 # -- The tables: name, A, B, change, remark --

@@ -19,8 +19,9 @@ Examples:
   verl-otel explain --events RUN
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
+  verl-otel explain RUN --fail-if crash --fail-if learning
 
-Exit code: 0 explained, 1 the run contains nothing to explain, 2 wrong usage.
+Exit code: 0 explained, 1 the run contains nothing to explain or has what --fail-if names, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -32,19 +33,21 @@ from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, learning, step_lengths, trajectory_ends, weight_syncs
-from verl_otel.analysis.gpu import accounting, devices
+from verl_otel.analysis import findings, learning, step_lengths
+from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
-from verl_otel.analysis.traces import span_names
-from verl_otel.analysis.verdicts import balance, off_policy, stragglers
+from verl_otel.analysis.verdicts import stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.analysis.windows import find_restarts
-from verl_otel.cli import advice, headlines, incidents, options, run_selection, wording
-from verl_otel.cli.documents.explain import find_next, make_explain
+from verl_otel.cli import advice, headlines, incidents, options, run_selection, tracked_log, wording
+from verl_otel.cli.documents.explain import WholeRun, find_next, make_explain
+from verl_otel.cli.documents.levers import make_levers
 from verl_otel.cli.formatting import (
+    BRIEF_LINES,
     DOCUMENTS,
+    VERDICT_LINES,
+    WIDTH,
     dead,
     end_of,
     failed,
@@ -67,10 +70,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--step", type=options.count, metavar="N", help="explain this step, with its complete critical path"
     )
     which.add_argument(
-        "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
+        "--steps",
+        type=options.steps,
+        default=options.Steps(3),
+        metavar="K|N-M",
+        help="how many of the slowest steps to explain (3), or from which to which",
     )
     which.add_argument(
         "--events", action="store_true", help="show stalls and crashes, with all stacks, the end of the log, and memory"
+    )
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        choices=findings.KINDS,
+        metavar="FINDING",
+        help=f"exit with 1 if the run has this: {', '.join(findings.KINDS)}; may be repeated",
     )
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
@@ -79,8 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, say. Returns 1 when the run has nothing to explain."""
-    from verl_otel.cli import tracked_log  # it imports this module
-
     logged = [] if arguments.otlp else tracked_log.find_logs(arguments.folders)
     if logged:
         return tracked_log.explain(arguments, logged)
@@ -89,35 +102,25 @@ def run(arguments: argparse.Namespace) -> int:
     if asked:
         chosen = [step for step in explanation.steps if step.number in asked]
         if not chosen:
-            print(f"verl-otel: step {arguments.step} is not in the run: {_known(explanation)}", file=sys.stderr)
+            print(
+                f"verl-otel: step {arguments.step} is not in the run: {run_selection.list_numbers(explanation)}",
+                file=sys.stderr,
+            )
             return 2
     else:
-        chosen = findings.choose_steps(explanation, arguments.steps)
+        chosen = run_selection.choose_steps(explanation, arguments.steps)
     if arguments.json:
         print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
         print(render_brief(explanation, chosen))
+    elif arguments.events:
+        print(render_events(explanation))
     else:
-        print(_choose_text(explanation, arguments, chosen))
+        print(render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen))
     if explanation.steps or explanation.events or explanation.completeness.unfinished:
-        return 0
+        return int(findings.has_any(arguments.fail_if, explanation, lambda: learning.judge(explanation)))
     print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)
     return 1
-
-
-def _choose_text(explanation: Explanation, arguments: argparse.Namespace, chosen: Sequence[Step]) -> str:
-    if arguments.events:
-        return render_events(explanation)
-    return render(explanation, steps=arguments.steps) if arguments.step is None else render_step(explanation, chosen)
-
-
-def _known(explanation: Explanation) -> str:
-    numbers = sorted(step.number for step in explanation.steps if step.number is not None)
-    if not numbers:
-        return "none of its steps has ended"
-    if len(numbers) == 1:
-        return f"it has one step, {numbers[0]}"
-    return f"it has {len(numbers):,} steps, {numbers[0]} to {numbers[-1]}"
 
 
 def _nothing(explanation: Explanation) -> str:
@@ -129,25 +132,24 @@ def _nothing(explanation: Explanation) -> str:
 
 # -- The text: why steps were slow --
 
-WIDTH: Final = 120
 PATH_LINES: Final = 8
 """Number of parts of a critical path that are shown by default."""
 EVENT_LINES: Final = 5
-VERDICT_LINES: Final = 3
 LEVER_LINES: Final = 3
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
 
-def render(run: Explanation, *, steps: int = 3) -> str:
-    """Return why the slowest steps of a run were slow, and how GPU time and tokens were spent."""
-    chosen = findings.choose_steps(run, steps)
+def render(run: Explanation, steps: Sequence[Step] | None = None) -> str:
+    """Return why steps of a run were slow, the slowest unless others are given, and how GPU time and tokens were spent."""
+    chosen = findings.choose_steps(run, 3) if steps is None else steps
+    document = make_explain(run, chosen)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
-    whole = list(_whole_run(run))
+    whole = list(_whole_run(run, document.run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
-    parts.append(f"Next: {find_next(run, chosen)[0]}")
+    parts.append(f"Next: {document.next[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -238,16 +240,17 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
     until = "the last record" if step is run.steps[-1] else "the next step"
-    yield from _block(f"Then {seconds(step.between)} until {until}", _between(run, step, whole=whole))
+    following = "a step that did not end" if step.open_ns else until
+    yield from _block(f"Then {seconds(step.between)} until {following}", _between(step, whole=whole))
     yield from _block("The step would have been shorter by", wording.describe_savings(step.savings, step.seconds))
     title = wording.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(step.devices))
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(wording.describe_straggler, late))
-    if step.cost is not None and (
-        step.cost[0] or any(step.cost[2].values())
-    ):  # without both only the sum of the run says something
-        yield from _block("Tokens", wording.describe_cost(*step.cost, has_gpu=run.has_gpu))
+    cost = step.cost
+    # Without GPU time and waste only the sum of the run says something.
+    if cost is not None and (cost.gpu_seconds or any(cost.wasted_tokens.values())):
+        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=run.has_gpu))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
 
@@ -310,14 +313,9 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
         yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
 
 
-def _between(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+def _between(step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
     sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
-    rest = round(step.between * 1e9) - sum(sums.values())
-    still_open = (work.span.name for each in run.completeness.unfinished for work in each.work)
-    is_last = step is [other for other in run.steps if other.attempt == step.attempt][-1]
-    if rest > 0 and is_last and span_names.STEP in still_open:
-        sums["a step that did not end"] = rest
     if whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds:
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
@@ -374,7 +372,7 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 # -- the run --
 
 
-def _whole_run(run: Explanation) -> Iterator[str]:
+def _whole_run(run: Explanation, whole: WholeRun) -> Iterator[str]:
     for start_up in run.start_ups[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
             first = next((step for step in run.steps if step.attempt == start_up.attempt), None)
@@ -387,20 +385,14 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block("Learned wrong, and nothing was slow", (show(line.text) for line in headlines.find_silent(run)))
     title = wording.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, wording.describe_devices(run.devices))
-    yield from _block("Rollouts and trainer", wording.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
-    yield from _block("Engine and trainer", wording.describe_off_policy(off_policy.judge_run(run)))
-    price = accounting.sum_costs(run.steps, run.unused)
-    if price is not None:
-        lines = wording.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
-        yield from _block("Tokens", lines)
-    yield from _block(
-        "Trajectories of the training",
-        wording.describe_ends(trajectory_ends.count(run.series, find_restarts(run.manifest))),
-    )
-    yield from _block("Weight sync", wording.describe_syncs(weight_syncs.find(run.series)))
-    late = stragglers.find_persistent(run.steps)
-    yield from _block("Ranks that others waited for", map(wording.describe_persistence, late[:VERDICT_LINES]))
-    found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
+    yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=run.has_gpu))
+    yield from _block("Engine and trainer", wording.describe_off_policy(whole.off_policy))
+    yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=run.has_gpu, when=" of the steps"))
+    yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
+    yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
+    late = whole.stragglers[:VERDICT_LINES]
+    yield from _block("Ranks that others waited for", map(wording.describe_persistence, late))
+    found = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))
     title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
     yield from _block(title, list_levers(found.levers, LEVER_LINES))
 
@@ -467,7 +459,6 @@ _EVIDENCE_NAMES: Final = {
 
 # -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --
 
-BRIEF_LINES: Final = 40
 MAX_LINE: Final = 400
 """Characters of a line; longer ones are cut."""
 _EVENTS: Final = 5

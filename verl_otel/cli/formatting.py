@@ -23,6 +23,13 @@ SENTENCE: Final = 2_000
 MOST_FAILED: Final = 5
 """Maximum number of failed steps that are listed; the others are counted."""
 
+WIDTH: Final = 120
+"""Characters of a line of a text."""
+BRIEF_LINES: Final = 40
+"""Lines of ``explain --brief``."""
+VERDICT_LINES: Final = 3
+"""Causes of a step, and late ranks, that are shown."""
+
 DAY: Final = 86400
 MAX_DAYS: Final = 1000
 """An age of more days is not written in days."""

@@ -82,7 +82,7 @@ def describe_briefly(learning: Learning, *, has_verl: bool) -> Iterator[str]:
     """Yield a line for each finding, one for the progress of the reward, and one for its largest move."""
     for trouble in learning.troubles:
         kind = trouble.first.kind
-        yield f"learning ({kind}): step {trouble.first.step}: {_describe_trouble(trouble)}; do: {advise(kind, has_verl=has_verl)}"
+        yield f"learning ({kind}): step {trouble.first.began}: {_describe_trouble(trouble)}; do: {advise(kind, has_verl=has_verl)}"
     if learning.progress:
         yield f"learning: {describe_progress(learning.progress)}"
     if learning.move:
@@ -92,7 +92,7 @@ def describe_briefly(learning: Learning, *, has_verl: bool) -> Iterator[str]:
 def _list_sentences(learning: Learning, *, has_verl: bool) -> Iterator[str]:
     for trouble in learning.troubles:
         todo = advise(trouble.first.kind, has_verl=has_verl)
-        yield f"Step {trouble.first.step}: {_describe_trouble(trouble)}. To do: {todo}."
+        yield f"Step {trouble.first.began}: {_describe_trouble(trouble)}. To do: {todo}."
     if learning.progress:
         text = describe_progress(learning.progress)
         yield f"{text[:1].upper()}{text[1:]}."
@@ -128,13 +128,16 @@ def describe_progress(progress: Progress) -> str:
 
 def describe_move(move: RewardMove) -> str:
     """Return the sentence about the largest move of the reward and its components, without a full stop."""
-    steps = " to ".join(f"steps {first}-{last}" for first, last in (move.first, move.last))
+    first, last = (f"steps {begin}-{end}" for begin, end in (move.first, move.last))
     moved = [f"{one.name} {_describe_change(one)}" for one in move.components if one.moved]
     still = [f"{one.name} ({figure(one.after)})" for one in move.components if not one.moved]
     parts = moved[:COMPONENTS] or ["no component moved beyond the noise between steps"]
     if still and moved:
         parts.append(f"{', '.join(still[:COMPONENTS])} did not")
-    return f"from {steps} the mean reward {_describe_change(move)}: {'; '.join(parts)}"
+    when = f"from {first} to {last}" if move.step is None else f"at step {move.step}"
+    means = "" if move.step is None else f" (means of {first} and {last})"
+    change = _describe_change(move) if move.moved else f"stayed at {figure(move.after)}, and its components moved"
+    return f"{when} the mean reward {change}{means}: {'; '.join(parts)}"
 
 
 def _describe_change(change: Change | RewardMove) -> str:

@@ -20,10 +20,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis.levers.ranking import Lever, Levers, find_levers
-from verl_otel.analysis.model import Explanation
-from verl_otel.cli import options, run_selection, wording
-from verl_otel.cli.documents.levers import make_levers
+from verl_otel.analysis.levers.ranking import find_levers
+from verl_otel.cli import options, run_selection
+from verl_otel.cli.documents.levers import Lever, Levers, make_levers
 from verl_otel.cli.formatting import print_json
 
 
@@ -37,16 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, replay, print. Returns 1 when the run has nothing to replay."""
     explanation = run_selection.explain(arguments.folders, "levers", otlp=arguments.otlp)
-    levers = find_levers(explanation.recent_steps)
+    found = make_levers(explanation, find_levers(explanation.recent_steps))
     if arguments.json:
-        print_json(make_levers(explanation, levers))
+        print_json(found)
     else:
-        print(render(explanation, levers))
-        print(f"\nNext: verl-otel explain {run_selection.name_run(explanation)}")
-    return 0 if levers.levers else 1
+        print(render(found))
+        print(f"\nNext: {found.next[0]}")
+    return 0 if found.levers else 1
 
 
-# -- Text and JSON --
+# -- Text --
 
 TITLE: Final = "What would make a step shorter, each alone"
 SMALLEST_SHARE: Final = 0.01
@@ -88,7 +87,7 @@ def list_levers(levers: Sequence[Lever], limit: int | None = None) -> Iterator[s
         limit: At most so many; None: all.
     """
     for lever in choose(levers)[:limit]:
-        yield f"{seconds(lever.seconds):>9} {lever.share:4.0%}  {describe_interval(lever):<20}  {wording.describe_lever(lever)}"
+        yield f"{seconds(lever.seconds):>9} {lever.share:4.0%}  {describe_interval(lever):<20}  {lever.text}"
 
 
 def describe_interval(lever: Lever) -> str:
@@ -102,27 +101,25 @@ def _signed(value: float) -> str:
     return f"-{seconds(-value)}" if value < 0 else seconds(value)
 
 
-def render(run: Explanation, found: Levers) -> str:
+def render(found: Levers) -> str:
     """Return the levers as text."""
-    lines = [f"Run {show(run.run_id)} · {show(run.state)}", *_describe_steps(found)]
+    lines = [f"Run {show(found.run_id)} · {show(found.state)}", *_describe_steps(found)]
     shown = list(list_levers(found.levers))
     if shown:
         lines += ["", f"{TITLE} (gain, share of {seconds(found.period)}, interval of 90 %)", *shown]
     once = choose(found.levers, once=True)
     if once:
         lines += ["", "In one step only; verl-otel explain names its cause"]
-        lines += [
-            f"{seconds(lever.seconds):>9}  in step {lever.only_step}: {wording.describe_lever(lever)}" for lever in once
-        ]
-    small = [wording.describe_lever(lever) for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
-    slower = [wording.describe_lever(lever) for lever in found.levers if lever.share <= -SMALLEST_SHARE]
+        lines += [f"{seconds(lever.seconds):>9}  in step {lever.only_step}: {lever.text}" for lever in once]
+    small = [lever.text for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
+    slower = [lever.text for lever in found.levers if lever.share <= -SMALLEST_SHARE]
     for title, texts in ((f"Less than {SMALLEST_SHARE:.0%}", small), ("Slower, as others then come first", slower)):
         if texts:
             lines += ["", title, *(f"  {text}" for text in texts)]
     if found.limits:
         limits = (
-            _LIMITS.get(kind, "{}: {}").format(show(instance), counted(slots, "slot"))
-            for kind, instance, slots in found.limits
+            _LIMITS.get(limit.kind, "{}: {}").format(show(limit.process), counted(limit.slots, "slot"))
+            for limit in found.limits
         )
         lines += ["", "Limits that were found", *(f"  {limit}" for limit in limits)]
     lines += ["", "What is not known", *(f"  {sentence}" for sentence in found.unknown)]

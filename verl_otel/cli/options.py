@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel import config
 from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles
 from verl_otel.health.profiles import Profile
+
+if TYPE_CHECKING:
+    from verl_otel.analysis.model import Step
 
 MAX_PORT: Final = 65535
 MAX_COUNT: Final = (1 << 63) - 1
@@ -172,17 +176,38 @@ def size(text: str) -> int:
     return int(float(match[1]) * unit)
 
 
-def number_range(text: str) -> tuple[int, int]:
-    """Return the first and the last number of a range of integers.
+class Steps(NamedTuple):
+    """Which steps are shown: a number of them, or those with the numbers of a range."""
+
+    most: int
+    """0: those of the range."""
+    numbers: range = range(0)
+
+    def choose(self, steps: Iterable[Step]) -> list[Step]:
+        """Return the steps of the range."""
+        return [step for step in steps if step.number in self.numbers]
+
+
+def steps(text: str) -> Steps:
+    """Return how many steps are shown, or which.
 
     Example:
-        number_range("10-20") == (10, 20); number_range("7") == (7, 7)
+        steps("5") == Steps(5); steps("10-20") == Steps(0, range(10, 21))
+    """
+    return Steps(0, step_range(text)) if "-" in text else Steps(positive(text))
+
+
+def step_range(text: str) -> range:
+    """Return the numbers of steps.
+
+    Example:
+        step_range("10-20") == range(10, 21)
     """
     first, dash, last = text.partition("-")
     try:
-        begin, end = count(first), count(last if dash else first)
+        begin, end = count(first), count(last)
     except argparse.ArgumentTypeError:
         begin, end = 1, 0
-    if begin > end:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range: give a number or first-last, e.g. 10-20")
-    return begin, end
+    if begin > end or not dash:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range: give the first and the last step, e.g. 10-20")
+    return range(begin, end + 1)

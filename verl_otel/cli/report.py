@@ -40,6 +40,9 @@ from verl_otel.cli.formatting import (
 )
 from verl_otel.semconv import attributes as attr
 
+MOST_STEPS: Final = options.Steps(20)
+"""Steps that are shown by default."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -53,10 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--steps",
-        type=options.positive,
-        default=20,
-        metavar="N",
-        help="how many steps to show; of more, the slowest (20)",
+        type=options.steps,
+        default=MOST_STEPS,
+        metavar="K|N-M",
+        help="how many steps to show, of more the slowest (20), or from which to which",
     )
 
 
@@ -86,7 +89,7 @@ START_UP_PARTS: Final = 3
 """Parts of the start-up that are listed, the longest first."""
 
 
-def render(run: Explanation, *, slowest: int = 5, steps: int = 20) -> str:
+def render(run: Explanation, *, slowest: int = 5, steps: options.Steps = MOST_STEPS) -> str:
     """Return the report as text."""
     parts = [
         _headline(run),
@@ -108,12 +111,14 @@ def _headline(run: Explanation) -> str:
     return "\n".join([head, *counts])
 
 
-def _steps_table(run: Explanation, limit: int) -> str:
+def _steps_table(run: Explanation, asked: options.Steps) -> str:
     if not run.steps:
         return "No step has ended yet."
-    shown = run.steps
-    title = "Steps: seconds and share of each phase, seconds between it and the next step"
-    if len(shown) > limit:
+    title, limit = "Steps: seconds and share of each phase, seconds between it and the next step", asked.most
+    shown = run.steps if limit else tuple(asked.choose(run.steps))
+    if not shown:
+        return "None of these steps is in the run."
+    if limit and len(shown) > limit:
         kept = set(sorted(range(len(shown)), key=lambda index: -shown[index].seconds)[:limit])
         shown = tuple(step for index, step in enumerate(shown) if index in kept)
         title += f" (the {limit} slowest of {len(run.steps)})"

@@ -14,11 +14,11 @@ from typing import Final, TextIO
 
 from verl_otel import config
 from verl_otel._internal.printable import counted, show
-from verl_otel.analysis import summary
+from verl_otel.analysis import findings, summary
 from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
-from verl_otel.analysis.model import Explanation
-from verl_otel.cli import run_folders
+from verl_otel.analysis.model import Explanation, Step
+from verl_otel.cli import options, run_folders
 from verl_otel.cli.run_folders import is_data_folder, list_runs
 from verl_otel.errors import VerlOtelError
 
@@ -193,3 +193,27 @@ class Meter:
             self._stream.write("\r" + text)
             self._stream.flush()
             self._shown = text
+
+
+def choose_steps(run: Explanation, asked: options.Steps) -> list[Step]:
+    """Return the steps that are explained.
+
+    Raises:
+        VerlOtelError: The run has none of the range.
+    """
+    if asked.most:
+        return findings.choose_steps(run, asked.most)
+    chosen = asked.choose(run.steps)
+    if not chosen:
+        raise VerlOtelError(f"none of these steps is in the run: {list_numbers(run)}")
+    return chosen
+
+
+def list_numbers(explanation: Explanation) -> str:
+    """Return the numbers of the steps of a run, in words."""
+    numbers = sorted(step.number for step in explanation.steps if step.number is not None)
+    if not numbers:
+        return "none of its steps has ended"
+    if len(numbers) == 1:
+        return f"it has one step, {numbers[0]}"
+    return f"it has {len(numbers):,} steps, {numbers[0]} to {numbers[-1]}"

@@ -18,10 +18,17 @@ from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step
 from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
-from verl_otel.cli import options, wording
-from verl_otel.cli.documents.explain_log import UNKNOWN, advise_on, list_missing, list_next, make_explain_log
-from verl_otel.cli.explain import BRIEF_LINES, VERDICT_LINES, WIDTH
-from verl_otel.cli.formatting import SENTENCE, align, number, print_json, wrap
+from verl_otel.cli import options, run_selection, wording
+from verl_otel.cli.documents.base import OffPolicy
+from verl_otel.cli.documents.explain_log import (
+    UNKNOWN,
+    ExplainLog,
+    advise_on,
+    list_missing,
+    list_next,
+    make_explain_log,
+)
+from verl_otel.cli.formatting import BRIEF_LINES, SENTENCE, VERDICT_LINES, WIDTH, align, number, print_json, wrap
 from verl_otel.cli.learning import MAX_KEY, choose_signals, describe_learning, figure
 from verl_otel.cli.run_folders import is_run
 from verl_otel.health import signals
@@ -65,7 +72,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         print(f"verl-otel: nothing to explain: {show(places[0], SENTENCE)} has no step yet", file=sys.stderr)
         return 1
     if arguments.step is None:
-        chosen = findings.choose_steps(log.run, arguments.steps)
+        chosen = run_selection.choose_steps(log.run, arguments.steps)
     else:
         chosen = [step for step in log.run.steps if step.number == arguments.step]
         if not chosen:
@@ -73,10 +80,11 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
             print(f"verl-otel: step {arguments.step} is not in the log: it has {first} to {last}", file=sys.stderr)
             return 2
     learning = signals.judge([(step.number, step.values) for step in log.steps], options.load_profile())
+    document = make_explain_log(log, learning, chosen)
     if arguments.json:
-        print_json(make_explain_log(log, learning, chosen))
-        return 0
-    lines = list(_render(log, learning, chosen, whole=arguments.step is not None))
+        print_json(document)
+        return int(findings.has_any(arguments.fail_if, log.run, lambda: learning))
+    lines = list(_render(log, learning, document, chosen, whole=arguments.step is not None))
     most = BRIEF_LINES if arguments.brief else MAX_LINES
     if arguments.brief:
         lines = [line for line in lines if line]
@@ -84,18 +92,21 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         more = counted(len(lines) - most + 1, "more line")
         lines = [*lines[: most - 1], f"and {more}: verl-otel explain --json has everything"]
     print("\n".join(lines))
-    return 0
+    return int(findings.has_any(arguments.fail_if, log.run, lambda: learning))
 
 
 # -- Text --
 
 
-def _render(log: TrackedLog, learning: Learning, chosen: Sequence[Step], *, whole: bool) -> Iterator[str]:
+def _render(
+    log: TrackedLog, learning: Learning, document: ExplainLog, chosen: Sequence[Step], *, whole: bool
+) -> Iterator[str]:
     """Yield the lines of the text.
 
     Args:
         log: The log.
         learning: What was learned.
+        document: What ``--json`` prints.
         chosen: The steps that are shown.
         whole: Whether they were asked for, and are shown with all their phases.
     """
@@ -108,7 +119,7 @@ def _render(log: TrackedLog, learning: Learning, chosen: Sequence[Step], *, whol
             f"Learning (thresholds: profile {show(learning.profile.name)})",
             [] if whole else (f"  {line}" for line in describe_learning(learning, WIDTH - 2, choose_signals(learning))),
         ),
-        ("Engine and trainer", [] if whole else _describe_off_policy(log)),
+        ("Engine and trainer", [] if whole else _describe_off_policy(document.off_policy)),
         (
             "What this log does not show",
             (f"  {sentence}" for text in (*list_missing(log), *UNKNOWN) for sentence in _wrap(text)),
@@ -244,7 +255,6 @@ def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[st
             yield f"    {figure(own.values[signal.key]):>9}  {show(signal.name, MAX_KEY)} (median of all steps {figure(middle)})"
 
 
-def _describe_off_policy(log: TrackedLog) -> Iterator[str]:
-    found = off_policy.judge(step.values for step in log.steps)
+def _describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
     for text in wording.describe_off_policy(found):
         yield from (f"  {line}" for line in _wrap(f"{text[:1].upper()}{text[1:]}."))

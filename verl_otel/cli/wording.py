@@ -4,24 +4,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import step_lengths
+from verl_otel.analysis import model, step_lengths
 from verl_otel.analysis.findings import sum_longer
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import DeviceTime, Failure, Part, Saving, ShortRank, Step, Straggler, Verdict
+from verl_otel.analysis.model import (
+    DeviceTime,
+    Failure,
+    Part,
+    Saving,
+    ShortRank,
+    Step,
+    Straggler,
+    Verdict,
+    sum_causes,
+    sum_states,
+)
 from verl_otel.analysis.start_up import StartUp
-from verl_otel.analysis.traces.timeline import UNLINKED
-from verl_otel.analysis.trajectory_ends import TrajectoryEnds
-from verl_otel.analysis.verdicts import balance, off_policy, own_workers
-from verl_otel.analysis.verdicts.balance import Balance
-from verl_otel.analysis.verdicts.off_policy import OffPolicy
+from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
+from verl_otel.analysis.verdicts import off_policy, own_workers
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
-from verl_otel.analysis.verdicts.stragglers import Persistence
-from verl_otel.analysis.weight_syncs import WeightSync
+from verl_otel.cli.documents.base import OffPolicy
+from verl_otel.cli.documents.explain import Balance, Cost, Persistence, TrajectoryEnds, WeightSync
 from verl_otel.cli.formatting import number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
@@ -82,6 +90,8 @@ def doing(kind: str, name: str) -> str:
         return f"tool {name}"
     if kind == "unknown" and name == UNLINKED:
         return "unknown: no trajectory is linked to this step"
+    if kind == "unknown" and name == NOT_KEPT:
+        return "unknown: only the root span of the trajectory was kept"
     work = WORK.get(kind)
     if work is None:
         return kind
@@ -106,7 +116,7 @@ def describe_verdict(verdict: Verdict) -> str:
         else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
     )
     text = sentence.format(
-        subject=verdict.subject,
+        subject=f"{verdict.subject}, which failed," if verdict.failed else verdict.subject,
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
@@ -153,7 +163,8 @@ def _describe_wait(wait: SingleWait) -> str:
     part = wait.part
     return (
         f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
-        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
+        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
+        f"{', and failed' if wait.trajectory.stopped else ''}."
     )
 
 
@@ -267,7 +278,7 @@ def device_title(devices: Sequence[DeviceTime], when: str = "", *, has_gpu: bool
         has_gpu: False: the devices are ranks on CPUs.
     """
     count = sum(device.gpus for device in devices)
-    size = f"{count} x {seconds(device_seconds(devices) / max(1, count))}"
+    size = f"{count} x {seconds(sum_causes(devices).total() / 1e9 / max(1, count))}"
     return f"GPU time{when} ({size})" if has_gpu else f"Device time{when} (CPU, {size})"
 
 
@@ -281,7 +292,7 @@ def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator
         f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
         f"both {share(sides.both_wait)}, with no trajectory open"
     )
-    yield balance.advise(sides)
+    yield sides.advice
 
 
 def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
@@ -295,7 +306,7 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         means.append(f"{figure(found.stale)} in {counted(found.stale_steps, 'step')} with older ones")
     yield f"{off_policy.DIFFERENCES[found.key]}: {', '.join(means)} (mean age {found.age:.1f} versions)"
     if found.stale is None:
-        why = "" if off_policy.is_suspicious(found) else " (precision, kernels)"
+        why = "" if found.suspicious else " (precision, kernels)"
         yield f"all of it is between engine and trainer{why}: no sample was old"
     elif found.from_age is None:
         yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
@@ -304,7 +315,7 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
             f"{share(found.from_age)} of it comes with the age of the samples (a lower trainer.v1.sampler.max_off_policy_threshold makes them "
             f"fresher), {share(1 - found.from_age)} is between engine and trainer"
         )
-    if off_policy.is_suspicious(found):
+    if found.suspicious:
         yield (
             f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, more than {off_policy.MOST} is wrong)"
         )
@@ -313,28 +324,17 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
 
 def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
     """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1 % have no line."""
-    sums: dict[str, int] = {}
-    for device in devices:
-        for cause, nanoseconds in device.nanoseconds.items():
-            sums[cause] = sums.get(cause, 0) + nanoseconds
-    total = sum(sums.values())
-    if not total:
-        return
-    for state in GPU_STATES:
-        causes = {
-            cause: count for cause, count in sums.items() if cause in GPU_CAUSES and GPU_CAUSES[cause].state == state
-        }
-        share = sum(causes.values()) / total
-        if share < SMALLEST_ROW and state != "productive":
+    spent = sum_causes(devices)
+    total, states = spent.total(), sum_states(spent)
+    for state in GPU_STATES if total else ():
+        if states[state] / total < SMALLEST_ROW and state != "productive":
             continue
-        large = [pair for pair in sorted(causes.items(), key=lambda pair: -pair[1]) if pair[1] / total >= SMALL_SHARE]
-        detail = ", ".join(f"{cause.replace('_', ' ')} {count / total:.0%}" for cause, count in large)
-        yield f"{state:<10} {share:4.0%}  {detail}".rstrip()
-
-
-def device_seconds(devices: Iterable[DeviceTime]) -> float:
-    """Return the sum over all GPUs in seconds."""
-    return sum(device.gpus * sum(device.nanoseconds.values()) for device in devices) / 1e9
+        detail = ", ".join(
+            f"{cause.replace('_', ' ')} {length / total:.0%}"
+            for cause, length in spent.most_common()
+            if GPU_CAUSES[cause].state == state and length / total >= SMALL_SHARE
+        )
+        yield f"{state:<10} {percent(states[state] / total):>4}  {detail}".rstrip()
 
 
 def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
@@ -351,21 +351,22 @@ def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
     rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
     if ends.ended.keys() - {"finished"} or ends.dropped:
-        yield from (f"{number:>7,}  {number / max(1, total):4.0%}  {show(text)}" for number, text in rows if number)
+        yield from (
+            f"{number:>7,}  {percent(number / max(1, total)):>4}  {show(text)}" for number, text in rows if number
+        )
 
 
-def describe_cost(
-    gpu_seconds: float, trained: int, wasted: Mapping[str, int], *, has_gpu: bool = True, when: str = ""
-) -> Iterator[str]:
-    """Yield the cost per token and the wasted tokens.
+def describe_cost(cost: model.Cost | Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
+    """Yield the cost per token and the wasted tokens; nothing where it is unknown.
 
     Args:
-        gpu_seconds: Seconds of all devices.
-        trained: Tokens that reached the optimizer.
-        wasted: Wasted tokens by reason.
+        cost: The cost of a step, or of the run.
         has_gpu: False: the devices are ranks on CPUs.
         when: The interval, if it is not clear from the context.
     """
+    if cost is None:
+        return
+    gpu_seconds, trained, wasted = cost.gpu_seconds, cost.trained_tokens, cost.wasted_tokens
     if gpu_seconds and trained:
         price = gpu_seconds / trained
         unit = "GPU" if has_gpu else "device"
@@ -379,7 +380,7 @@ def describe_cost(
     for reason, tokens in sorted(wasted.items(), key=lambda pair: -pair[1]):
         if tokens:
             part = f"{tokens:,} of {counted(generated, 'token')}"
-            yield f"{part} ({tokens / max(1, generated):.0%}) {WASTE.get(reason, reason)}"
+            yield f"{part} ({percent(tokens / max(1, generated))}) {WASTE.get(reason, reason)}"
             if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
                 yield "  prompts that are never or always solved teach nothing: algorithm.filter_groups.enable=True (DAPO), or other prompts"
 
@@ -416,9 +417,16 @@ def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
     return [*lines, (f"{counted(len(parts) - len(shown), 'shorter part')}", rest)] if rest else lines
 
 
+def percent(value: float) -> str:
+    """Return a share as a percentage for a table; no part rounds to 0 %, and none to 100 % beside others."""
+    if 0 < value < SMALL_SHARE:
+        return "<1%"
+    return ">99%" if 1 - SMALL_SHARE <= value < 1 else f"{value:.0%}"
+
+
 def share(value: float) -> str:
-    """Return a share as a percentage; "less than 1%" instead of 0 %."""
-    return "less than 1%" if 0 < value < SMALL_SHARE else f"{value:.0%}"
+    """Return a share as a percentage for a sentence; see `percent`."""
+    return percent(value).replace("<", "less than ").replace(">", "more than ")
 
 
 LEVERS: Final = {

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, SMOOTHED, LearningProgress
+from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, SMOOTHED, LearningProgress, find_jump
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv.scalar_keys import PPO, REFERENCE_KL, REWARDS, ROLLOUT
 
@@ -51,6 +51,8 @@ class Seen(NamedTuple):
     """What it was before: the best, or the highest."""
     gained: float = math.nan
     """By how much it had risen."""
+    since: int | None = None
+    """Step at which it changed; None: the first of those for which the condition has held."""
 
 
 class Finding(NamedTuple):
@@ -63,6 +65,8 @@ class Finding(NamedTuple):
     """Number of steps for which it has held."""
     seen: Seen
     """At the last of these steps."""
+    began: int
+    """Step at which it began."""
 
 
 Check = Callable[[int, Scalars], "Seen | None"]
@@ -83,12 +87,17 @@ class Condition:
         self.steps = steps
         self._check = check
         self._held = 0
+        self._began = 0
 
     def observe(self, step: int, scalars: Scalars) -> Finding | None:
         """Add a step; return a finding at the step at which the condition has held long enough."""
         seen = self._check(step, scalars)
         self._held = self._held + 1 if seen is not None else 0
-        return Finding(self.kind, step, self.steps, seen) if seen is not None and self._held == self.steps else None
+        if self._held == 1:
+            self._began = step
+        if seen is None or self._held != self.steps:
+            return None
+        return Finding(self.kind, step, self.steps, seen, self._began if seen.since is None else seen.since)
 
 
 def check_finite(_step: int, scalars: Scalars) -> Seen | None:
@@ -125,15 +134,17 @@ class RewardFall:
     def __init__(self, share: float) -> None:
         self._share = share
         self._values: deque[float] = deque(maxlen=LEVEL)
+        self._steps: deque[int] = deque(maxlen=LEVEL)
         self._differences: deque[float] = deque(maxlen=_RECENT)
         self._total, self._count = 0.0, 0
         self._best, self._lowest = -math.inf, math.inf
 
-    def __call__(self, _step: int, scalars: Scalars) -> Seen | None:
+    def __call__(self, step: int, scalars: Scalars) -> Seen | None:
         """Add a step; return what was seen if the reward is down."""
         reward = find_reward(scalars)
         if reward is None:
             return None
+        self._steps.append(step)
         self._add(reward)
         if self._count < LEVEL:
             return None
@@ -142,7 +153,8 @@ class RewardFall:
         gained = self._best - self._lowest if math.isfinite(self._lowest) else 0.0
         limit = max(self._share * gained, NOISE_FACTOR * self._find_noise() / math.sqrt(SMOOTHED))
         if gained > 0 and self._best - mean > limit:
-            return Seen("", mean, limit, self._best, gained)
+            jump = find_jump(list(self._values))
+            return Seen("", mean, limit, self._best, gained, None if jump is None else self._steps[jump])
         self._lowest = min(self._lowest, level)
         return None
 

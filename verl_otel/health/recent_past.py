@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from verl_otel.semconv import metric_names
@@ -98,6 +99,29 @@ def measure_trend(values: Sequence[float]) -> float:
     ordered = list(values)
     balance = sum((late > early) - (late < early) for index, late in enumerate(ordered) for early in ordered[:index])
     return 2 * balance / (len(ordered) * (len(ordered) - 1))
+
+
+def find_jump(values: Sequence[float]) -> int | None:
+    """Return the place of the first value after a series jumped; None where it moved over many values, or did not move.
+
+    It is where two constants fit best, by least squares, if the five values on either side differ by most of what the constants differ by.
+    """
+    sums = [0.0, *itertools.accumulate(values)]
+    count = len(values)
+
+    def difference(place: int) -> float:
+        return (sums[count] - sums[place]) / (count - place) - sums[place] / place
+
+    if count < 2:  # noqa: PLR2004 - it has no two sides
+        return None
+    jump = max(range(1, count), key=lambda place: difference(place) ** 2 * place * (count - place))
+    near = fmean(values[jump : jump + SMOOTHED]) - fmean(values[max(0, jump - SMOOTHED) : jump])
+    whole = difference(jump)
+    return jump if whole and near / whole > _JUMP else None
+
+
+_JUMP: Final = 0.8
+"""Of a straight line of twenty values it is half."""
 
 
 # -- Both, of the steps of a run, as metrics --

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from verl_otel.health.conditions import DIFFERENCE, NOISE_FACTOR, Scalars, find_reward
-from verl_otel.health.recent_past import MIN_VALUES
+from verl_otel.health.recent_past import MIN_VALUES, find_jump
 from verl_otel.semconv.scalar_keys import COMPONENT
 
 MEAN: Final = "_mean"
@@ -32,15 +32,19 @@ class Change(NamedTuple):
 
 
 class RewardMove(NamedTuple):
-    """The largest change of the mean reward, and its components in the same steps."""
+    """The largest change of the mean reward and its components in the same steps; where it stayed, that of the component that changed most."""
 
     first: tuple[int, int]
     """First and last step of the window before."""
     last: tuple[int, int]
     """The same of the window after."""
+    step: int | None
+    """Step at which it jumped; None: it moved over many steps."""
     before: float
     """Mean reward."""
     after: float
+    moved: bool
+    """Whether the mean reward moved; False: only components did."""
     components: tuple[Change, ...]
     """Those that moved first, by name."""
 
@@ -51,7 +55,7 @@ def find_components(steps: Sequence[tuple[int, Scalars]]) -> list[str]:
 
 
 def find_move(steps: Sequence[tuple[int, Scalars]], size: int) -> RewardMove | None:
-    """Return the largest move of the mean reward; None without components, with too few steps, or where noise explains it.
+    """Return the largest move; None without components, with too few steps, or where noise explains it.
 
     Args:
         steps: Number and scalars of each step, in the order of time.
@@ -61,15 +65,32 @@ def find_move(steps: Sequence[tuple[int, Scalars]], size: int) -> RewardMove | N
     rows = [(number, reward, values) for number, values in steps if (reward := find_reward(values)) is not None]
     if not keys or len(rows) < max(MIN_VALUES, 2 * size):
         return None
+    courses = {key: [values.get(key, math.nan) for _, _, values in rows] for key in keys}
+    whole = {key: course for key, course in courses.items() if not any(map(math.isnan, course))}
     rewards = [reward for _, reward, _ in rows]
-    begin, end = _find_windows(rewards, size)
-    before, after = fmean(rewards[begin : begin + size]), fmean(rewards[end : end + size])
-    if not _differ(before, after, rewards, size, NOISE_FACTOR):
+    ratio = _find_ratio(rewards, size)
+    course = (
+        rewards
+        if ratio > NOISE_FACTOR
+        else max(whole.values(), key=lambda one: _find_ratio(one, size), default=rewards)
+    )
+    if _find_ratio(course, size) <= NOISE_FACTOR:
         return None
+    begin, end = _find_windows(course, size)
+    before, after = fmean(rewards[begin : begin + size]), fmean(rewards[end : end + size])
     windows = [[values for _, _, values in rows[place : place + size]] for place in (begin, end)]
     changes = [change for key in keys if (change := _compare(key, windows, steps, size)) is not None]
     first, last = ((rows[place][0], rows[place + size - 1][0]) for place in (begin, end))
-    return RewardMove(first, last, before, after, tuple(sorted(changes, key=lambda change: not change.moved)))
+    jump = find_jump(course[begin : end + size])
+    step = None if jump is None else rows[begin + jump][0]
+    components = tuple(sorted(changes, key=lambda change: not change.moved))
+    return RewardMove(first, last, step, before, after, ratio > NOISE_FACTOR, components)
+
+
+def _find_ratio(values: Sequence[float], size: int) -> float:
+    """Return the largest difference between two windows, in standard errors."""
+    begin, end = _find_windows(values, size)
+    return _count_errors(fmean(values[begin : begin + size]), fmean(values[end : end + size]), values, size)
 
 
 def _find_windows(values: Sequence[float], size: int) -> tuple[int, int]:
@@ -94,15 +115,11 @@ def _compare(
         return None
     before, after = map(fmean, found)
     course = [values[key] for _, values in steps if key in values]
-    return Change(
-        key.removeprefix(COMPONENT).removesuffix(MEAN),
-        before,
-        after,
-        _differ(before, after, course, size, COMPONENT_FACTOR),
-    )
+    moved = _count_errors(before, after, course, size) > COMPONENT_FACTOR
+    return Change(key.removeprefix(COMPONENT).removesuffix(MEAN), before, after, moved)
 
 
-def _differ(before: float, after: float, values: Sequence[float], size: int, factor: float) -> bool:
-    """Return whether two means differ by more than a number of standard errors, by the noise from one step to the next."""
+def _count_errors(before: float, after: float, values: Sequence[float], size: int) -> float:
+    """Return the difference of two means in standard errors, by the noise from one step to the next."""
     noise = DIFFERENCE * fmean(abs(later - earlier) for earlier, later in itertools.pairwise(values))
-    return abs(after - before) > factor * noise * math.sqrt(2 / size)
+    return abs(after - before) / (noise * math.sqrt(2 / size)) if noise else 0.0

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM: its own ``llm_request`` spans join the trajectory of the request. Its metrics stay unchanged.
 
-Names are those of the V1 engine from 0.24 to 0.32. verl calls the engine in process and passes no trace headers.
+Names are those of the V1 engine from 0.24 to 0.33. verl calls the engine in process and passes no trace headers.
 
 There are two ways to get ``llm_request`` spans. If the user sets vLLM's own endpoint (``otlp_traces_endpoint``), only the statistics that
 the spans need are enabled. With ``VERL_OTEL_ENGINE_TRACES`` the engine creates its spans with the global provider and without an endpoint,

@@ -24,6 +24,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import (
     count_groups,
     describe_tail,
+    make_component_fields,
     make_component_points,
     measure_components,
     measure_waits,
@@ -32,7 +33,7 @@ from verl_otel.recording.step_statistics import (
     sum_scores,
 )
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import metric_names
+from verl_otel.semconv import logs, metric_names
 from verl_otel.semconv.run_state import RunState
 
 if TYPE_CHECKING:
@@ -86,7 +87,10 @@ class Shared(NamedTuple):
 class _Incomplete:
     """A step that has ended and may have trajectories in other processes."""
 
-    def __init__(self, end_ns: int, consumed: Sequence[int] | None, samples: list[EndedTrajectory]) -> None:
+    def __init__(
+        self, number: float | None, end_ns: int, consumed: Sequence[int] | None, samples: list[EndedTrajectory]
+    ) -> None:
+        self.number = number
         self.end_ns = end_ns
         self.consumed = None if consumed is None else frozenset(consumed)
         """Trace ids of the trajectories that it consumed; None: it has those that were submitted by it."""
@@ -360,14 +364,14 @@ def end_step(span: Span, phases: Iterable[tuple[str, float, float]]) -> StepSumm
     batch = _Trajectories.batches.pop(step, [])
     _Trajectories.inside.pop(step, None)
     if _Trajectories.may_share:
-        _Trajectories.incomplete[step] = _Incomplete(span.end_ns, consumed, samples)
+        _Trajectories.incomplete[step] = _Incomplete(to_number(number), span.end_ns, consumed, samples)
         _bound(_Trajectories.incomplete, MAX_INCOMPLETE)
     if any(sample.shared for sample in samples):
         samples = []  # not all have arrived
     seconds = _find_generation(samples, phases)
     if seconds:
         series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
-    reward = _summarise(samples, span.end_ns)
+    reward = _summarise(samples, to_number(number), span.end_ns)
     if reward is None:
         reward = _sum_scores(batch)
     return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
@@ -433,7 +437,7 @@ def report() -> None:
         del _Trajectories.incomplete[step]
         if any(sample.shared for sample in ended.samples):
             samples = ended.samples if ended.consumed is not None else _score_whole(ended.samples)
-            _add_points(ended.end_ns, {metric_names.AVERAGE_REWARD: _summarise(samples, ended.end_ns)})
+            _add_points(ended.end_ns, {metric_names.AVERAGE_REWARD: _summarise(samples, ended.number, ended.end_ns)})
 
 
 def _take_look(found: list[Shared]) -> None:
@@ -461,15 +465,23 @@ def _find_step(shared: Shared) -> _Incomplete | None:
     return submitter if submitter is not None and submitter.consumed is None else None
 
 
-def _summarise(samples: list[EndedTrajectory], time_ns: int) -> float | None:
+def _summarise(samples: list[EndedTrajectory], number: float | None, time_ns: int) -> float | None:
     """Record the statistics of all trajectories of a step, which ended at a time, and return the mean of their scores."""
     if not samples:
         return None
-    scored = [sample for sample in samples if sample.score is not None]
-    RECORDER.pending_points.extend(make_component_points(measure_components(scored), time_ns))
+    components = measure_components([sample for sample in samples if sample.score is not None])
+    RECORDER.pending_points.extend(make_component_points(components, time_ns))
+    _log_components(number, components)
     record_groups(count_groups(samples))
     describe_tail(samples)
     return _sum_scores(samples)
+
+
+def _log_components(number: float | None, components: Mapping[str, Mapping[str, float]]) -> None:
+    from verl_otel.recording import run_log  # it imports spans, which import this module
+
+    step = int(number) if number is not None and math.isfinite(number) else None
+    run_log.add_step(logs.REWARD, step, make_component_fields(components))
 
 
 def _sum_scores(samples: list[EndedTrajectory]) -> float | None:

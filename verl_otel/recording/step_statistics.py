@@ -135,6 +135,11 @@ def make_component_points(components: Mapping[str, Mapping[str, float]], time_ns
     ]
 
 
+def make_component_fields(components: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the fields of the record of a step with its components, such as ``acc_mean``."""
+    return {f"{name}_{each}": value for name, values in components.items() for each, value in values.items()}
+
+
 # -- Groups --
 
 

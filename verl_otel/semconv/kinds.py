@@ -18,6 +18,8 @@ ADVICE: Final = {
     "agent loop": "look for a blocking call in the agent loop or its tools, which holds all trajectories of the process; use asyncio.to_thread",
     "lost calls": "pass verl_otel.bind_context(function) to threads and executors instead of the function: calls that it made there belong to no "
     "trajectory, so that what took the time is not known",
+    "failed trajectory": "look at why it failed (verl-otel report lists the slowest trajectories): its samples are lost, and a shorter time-out "
+    "for what it waited for would have ended it earlier",
     "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
     "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, "
     "a debugger",
@@ -37,6 +39,7 @@ ADVICE: Final = {
     "between steps": "look at what your code does after a step (dumps, callbacks), and add spans to it",
     "slow phase": "add spans to what runs in this phase, so that its parts are visible",
     "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
+    "not kept": "keep more trajectories whole (VERL_OTEL_TRAJECTORIES_PER_STEP, OTEL_TRACES_SAMPLER): what this one did was sampled out",
     "unknown": "run verl-otel check: spans of a process are missing",
 }
 
@@ -128,6 +131,12 @@ SUBJECTS: Final = {
     "process": Subject("{subject} was paused for {more}: {cause_name}."),
 }
 """By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait."""
+EVIDENCE: Final = {
+    "spans": "the lengths of spans, compared with those of others",
+    "stacks": "a callback that an event loop did not run in time, and the stack of the loop meanwhile",
+    "counters": "what the kernel and the interpreter count: run queue and CPU time, collections of garbage, the state of a process",
+}
+"""What a verdict rests on."""
 VERDICTS: Final = tuple(kind for kind in SUBJECTS if kind != "worker")
 """Kinds of verdicts."""
 

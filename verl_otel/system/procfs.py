@@ -22,6 +22,7 @@ GONE: Final = "gone"
 MAX_THREADS: Final = 512
 """Threads of one process that are read."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _LISTENS: Final = "0A"
 """State of a socket in ``/proc/net/tcp`` that accepts connections."""
 _STATES: Final = {
@@ -150,6 +151,30 @@ def read_memory(pid: int) -> int:
         return int(_read(f"/proc/{pid}/statm").split()[1]) * _PAGE
     except (OSError, ValueError, IndexError):
         return 0
+
+
+class Activity(NamedTuple):
+    """What a process has done since it began."""
+
+    cpu: float
+    """CPU time in seconds."""
+    disk: int
+    """Bytes that it has read from and written to disks; 0 if that is not known."""
+    waits: bool
+    """Whether its main thread waits for a disk or a file server now."""
+
+
+def read_activity(pid: int) -> Activity | None:
+    """Return what a process has done; None if it is gone."""
+    fields = _read_stat(pid)
+    if fields is None or fields[0] in "ZXx":
+        return None
+    try:
+        rows = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines())
+        disk = int(rows["read_bytes"]) + int(rows["write_bytes"])
+    except (OSError, KeyError, ValueError):  # it belongs to another user: its CPU time is known
+        disk = 0
+    return Activity((int(fields[11]) + int(fields[12])) / _TICKS, disk, fields[0] == "D")
 
 
 def find_listener(port: int) -> int | None:

@@ -317,6 +317,7 @@ class Monitor(threading.Thread):
                 for process_name, status in statuses.items()
                 if now - status.last_progress < self._default_timeout
             },
+            self._processes.is_still,
         )
 
     def _is_past(self, status: ProcessStatus) -> bool:

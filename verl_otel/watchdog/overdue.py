@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,7 @@ from verl_otel._internal.safe_files import parse_int64
 from verl_otel.recording.duration_stats import DurationStats, merge
 from verl_otel.semconv import attributes as attr
 from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
+from verl_otel.watchdog.stillness import STILL_SECONDS
 
 ALIVE, FROZEN, STOPPED, DIED = "alive", "frozen", "stopped", "died"
 """States of a process. ``frozen``: it exists and writes no heartbeats."""
@@ -33,6 +34,7 @@ _ROLLOUTS: Final = re.compile(
     r"verl\.(?:step|validation|warmup|phase\.(?:[a-z0-9_]*gen(?:_|$)|generate|submit|rollout|reward|wait|testing).*)$"
 )
 """Spans in which a trainer waits for trajectories. In its other spans it computes or calls its workers."""
+CALL: Final = "verl.call "
 TRAJECTORY: Final = "verl.trajectory"
 _AROUND: Final = (TRAJECTORY, "verl.turn", "verl.call ", "chat", "text_completion")
 """Prefixes of the names of spans whose peers are used for a descendant that has no peers."""
@@ -154,6 +156,7 @@ class Snapshot:
         default_timeout: Seconds that work without any peer may take.
         moving: Names of live processes in which spans have ended in the last `QUIET` seconds.
         busy: Names of processes in which spans have ended in the last ``default_timeout`` seconds.
+        is_still: Returns whether no process of the node has computed or written anything lately.
     """
 
     def __init__(
@@ -166,9 +169,11 @@ class Snapshot:
         default_timeout: float,
         moving: Collection[str] = (),
         busy: Collection[str] = (),
+        is_still: Callable[[], bool] = lambda: False,
     ) -> None:
         self.now_ns, self.reports, self.states = now_ns, reports, states
         self.peers, self.default_timeout, self.moving, self.busy = peers, default_timeout, moving, busy
+        self._is_still = is_still
         self.rows = {row.span_id: row for row in rows}
         self.suspects: dict[str, SuspectSpan] = {
             suspect.span_id: suspect
@@ -201,19 +206,34 @@ class Snapshot:
         if state != ALIVE:
             default_timeout = min(self.default_timeout, STOPPED_ALONE) if state == STOPPED else self.default_timeout
             overdue = self.age(row) > heartbeat_timeout(self._peers_of(row), default_timeout)
-            return overdue and (state != FROZEN or self._is_still(row))
+            return overdue and (state != FROZEN or not self._is_in_progress(row))
         if row.span_id not in self.suspects or self.age(row) <= self.limit(row):
             return False
-        return self._is_still(row)
+        return not self._is_in_progress(row)
 
-    def _is_still(self, row: OpenSpanRow) -> bool:
-        """Return whether its process makes no progress, if that matters: a user's span around a training is as old as the training."""
+    def _is_in_progress(self, row: OpenSpanRow) -> bool:
+        """Return whether its process makes progress, if that matters: a user's span around a training is as old as the training."""
         enclosing = (row, *self.ancestors(row))
-        return row.process_name not in self.busy or not all(is_users_own(span.name, self.peers) for span in enclosing)
+        return row.process_name in self.busy and all(is_users_own(span.name, self.peers) for span in enclosing)
 
     def limit(self, row: OpenSpanRow) -> float:
         """Return the age in seconds at which a span of a live process is overdue."""
-        return span_timeout(self._peers_of(row), self.default_timeout)
+        peers = self._peers_of(row)
+        if peers is None and self.age(row) > STILL_SECONDS and self._is_call(row) and self.is_still:
+            return min(STILL_SECONDS, self.default_timeout)
+        return span_timeout(peers, self.default_timeout)
+
+    @cached_property
+    def is_still(self) -> bool:
+        """Whether no process of the node has computed or written anything lately."""
+        return self._is_still()
+
+    def _is_call(self, row: OpenSpanRow) -> bool:
+        """Return whether a span is a call of workers, or part of one, and all of its ranks are on this node: others may compute."""
+        call = next((span for span in (row, *self.ancestors(row)) if span.name.startswith(CALL)), None)
+        size = call.attributes.get(attr.WORLD_SIZE) if call is not None else None
+        ranks = {report.rank for report in self.reports.values() if self.state(report.process_name) == ALIVE}
+        return isinstance(size, int) and ranks.issuperset(range(size))
 
     def longest(self, row: OpenSpanRow) -> float | None:
         """Return the duration of its longest peer in seconds; None: there is none."""
@@ -251,6 +271,8 @@ class Snapshot:
 def could_be_overdue(name: str, age: float, peers: Mapping[str, DurationStats], default_timeout: float) -> bool:
     """Return whether an open span may be overdue by its name and age alone. Cheap: it is called every second."""
     own_peers = peers.get(name)
+    if own_peers is None and name.startswith(CALL):
+        return age > min(STILL_SECONDS, default_timeout)
     if own_peers is not None or name.startswith(TRAINER):
         return age > span_timeout(own_peers, default_timeout)
     enclosing_peers = (stats for other, stats in peers.items() if other.startswith(_AROUND))

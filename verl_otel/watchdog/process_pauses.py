@@ -136,8 +136,12 @@ class PauseDetector:
             late: Seconds by which the thread woke up late.
         """
         part = self._find(now, late)
-        if part and part.reason == self._pause.reason and part.begin - self._pause.end <= PAUSED_SECONDS:
-            self._pause = self._pause._replace(end=part.end)
+        goes_on = part and part.begin - self._pause.end <= PAUSED_SECONDS
+        # A collection is counted when it ends: until then it looks like another holder of the interpreter lock.
+        if goes_on and (
+            self._pause.reason == part.reason or (self._pause.reason, part.reason) == (INTERPRETER, COLLECTION)
+        ):
+            self._pause = self._pause._replace(end=part.end, reason=part.reason)
         else:
             self._end_pause()
             self._pause = part

@@ -30,6 +30,7 @@ from verl_otel.watchdog.overdue import (
 )
 from verl_otel.watchdog.process_pauses import Pause
 from verl_otel.watchdog.process_reports import ProcessReport
+from verl_otel.watchdog.stillness import Stillness
 
 STOPPED_SECONDS: Final = 3.0
 """Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`."""
@@ -142,6 +143,7 @@ class ProcessTable:
         self._foreign: dict[Path, float] = {}
         """Reports of other nodes, and the monotonic time until which they are not looked at."""
         self._memory_at = 0.0
+        self._stillness = Stillness()
         self._helpers_at, self._helpers_pause = 0.0, HELPERS_SECONDS
         self.statuses: dict[str, ProcessStatus] = {}
         self.departed_peers: dict[str, DurationStats] = {}
@@ -174,10 +176,17 @@ class ProcessTable:
             if status.state == DIED and status.report.is_child:
                 self.remove(status.report.process_name)  # its parent may have killed it
                 (self._run_path / status.report.open_name).unlink(missing_ok=True)
+        # The raylet always has a little to do.
+        pids = [status.report.process.pid for status in self.statuses.values() if status.report.role != RAYLET]
+        self._stillness.sample(pids, time.monotonic())
         if time.monotonic() >= self._memory_at:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for status in self.statuses.values():
                 self._sample_memory(status)
+
+    def is_still(self) -> bool:
+        """Return whether no process of the run on this node has computed or written anything lately."""
+        return self._stillness.is_still(time.monotonic())
 
     def _find_helpers(self, now: float) -> None:
         """Add the processes of the run that have no telemetry: Ray's own process of this node, and actors that do not load verl."""

@@ -131,7 +131,7 @@ def test_gpus_apart_are_accounted_for_apart():
 def tell(gpus, seed):
     """A synchronous step with a tool, once as spans and once as a trainer sees it."""
     chance, second = random.Random(seed), 1_000_000_000
-    rolls, told = [], []
+    rolls, rollouts = [], []
     for number in range(64):
         start = now = chance.uniform(1, 2)
         spent, parts = {"server": 0.0, "tool": 0.0}, []
@@ -142,8 +142,8 @@ def tell(gpus, seed):
             spent[kind] += seconds
             now += seconds
         rolls.append(trees.roll(int(start * second), int(now * second), *parts))
-        told.append(Rollout(start, now, spent["server"] / (now - start), spent["tool"] / (now - start)))
-    begin = max(each.end for each in told) + 1
+        rollouts.append(Rollout(start, now, spent["server"] / (now - start), spent["tool"] / (now - start)))
+    begin = max(each.end for each in rollouts) + 1
     phases = [
         ("submit", 0, 1),
         ("gen", 1, begin),
@@ -164,7 +164,7 @@ def tell(gpus, seed):
     ]
     ledger = GpuAccount(devices.find_devices(processes, {}))
     ledger.add_window(second, int(end * second), [trees.step(0, int(end * second), *spans)], rolls)
-    return ledger.total(), StepWindow(1, end, phases, calls), told
+    return ledger.total(), StepWindow(1, end, phases, calls), rollouts
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8])

@@ -70,31 +70,23 @@ def test_llm_calls_without_their_server_are_counted(story):
     assert find(story).missing == ("LLM servers: 2 of 3 calls have no server side",)
 
 
-def test_llm_calls_to_others_need_no_server(story):
-    """A user's calls of somebody else's service have no server side that could be missing."""
-    agent = story.process("agent_loop")
-    facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "openai"}
-    agent.span("chat gpt", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **facts)
-    assert find(story).missing == ()
-
-
-def test_llm_calls_to_the_engine_of_the_run_need_a_server(story):
-    """Calls of the engine that the run says it uses have a server, whatever it is called."""
-    agent = story.process("agent_loop")
-    facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "mine"}
-    agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **facts)
-    story.manifest(verl__engine="mine")
-    assert find(story).missing == ("LLM servers: 1 of 1 call has no server side",)
-
-
-def test_llm_calls_without_verl_need_no_server(story):
-    """A program of a user's own has no LLM servers of verl, whatever provider its calls name."""
-    agent = story.process("agent")
-    facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "verl"}
-    agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **facts)
-    assert find(story).missing == ()
-    story.manifest(verl__version="0.9.1")
-    assert find(story).missing == ("LLM servers: 1 of 1 call has no server side",)
+@pytest.mark.parametrize(
+    ("role", "provider", "facts", "missing"),
+    [
+        ("agent_loop", "openai", {}, False),
+        ("agent_loop", "mine", {"verl__engine": "mine"}, True),
+        ("agent", "verl", {}, False),
+        ("agent", "verl", {"verl__version": "0.9.1"}, True),
+    ],
+    ids=["somebody else's service", "the engine of the run", "a program without verl", "a program of verl"],
+)
+def test_llm_calls_to_servers_of_verl_need_one(story, role, provider, facts, missing):
+    """Those of somebody else's service, and of a program without verl, have no server side that could be missing."""
+    agent = story.process(role)
+    call = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": provider}
+    agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **call)
+    story.manifest(**facts)
+    assert find(story).missing == ("LLM servers: 1 of 1 call has no server side",) * missing
 
 
 @pytest.mark.parametrize(

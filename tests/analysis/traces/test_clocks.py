@@ -30,10 +30,10 @@ def clock_of(spans, reference="a"):
     return clocks.estimate(clocks.find_bounds(spans), reference, {host for _, host in spans})
 
 
-def calls(*told, shift=0):
+def calls(*times, shift=0):
     """Calls from host a to host b: (begin, end) of the caller and of the called, whose clock is ahead by ``shift``."""
     made = []
-    for number, (begin, end, inner_begin, inner_end) in enumerate(told):
+    for number, (begin, end, inner_begin, inner_end) in enumerate(times):
         made.append((span(number * 2 + 1, 0, begin, end, CLIENT), "a"))
         made.append((span(number * 2 + 2, number * 2 + 1, inner_begin + shift, inner_end + shift, SERVER), "b"))
     return made
@@ -46,31 +46,31 @@ CALL = st.tuples(st.integers(0, 100), st.integers(1, 50), st.integers(0, 50), st
 
 @pytest.mark.full
 @given(st.lists(CALL, min_size=1, max_size=8), st.integers(-(10**12), 10**12))
-def test_a_shift_is_undone_within_the_uncertainty(told, shift):
+def test_a_shift_is_undone_within_the_uncertainty(times, shift):
     """However far a clock is ahead, what is found is off by no more than the uncertainty says."""
-    clock = clock_of(calls(*told, shift=shift))["b"]
+    clock = clock_of(calls(*times, shift=shift))["b"]
     (ahead,), (uncertain,) = clock.ahead_ns, clock.uncertain_ns
     assert abs(ahead - shift) <= uncertain
-    assert uncertain <= min(end - begin for begin, end, *_ in told)
+    assert uncertain <= min(end - begin for begin, end, *_ in times)
 
 
 @pytest.mark.full
 @given(st.lists(CALL, min_size=1, max_size=8))
-def test_right_clocks_are_left_alone(told):
+def test_right_clocks_are_left_alone(times):
     """Where no shift is possible, none is made."""
-    assert clock_of(calls(*told))["b"].ahead_ns == (0,)
+    assert clock_of(calls(*times))["b"].ahead_ns == (0,)
 
 
 @pytest.mark.full
 @given(st.lists(CALL, min_size=1, max_size=6), st.integers(-1000, 1000))
-def test_no_smaller_shift_would_do(told, shift):
+def test_no_smaller_shift_would_do(times, shift):
     """What is found is possible, and the nearest to none that is."""
-    clock = clock_of(calls(*told, shift=shift))["b"]
+    clock = clock_of(calls(*times, shift=shift))["b"]
     (ahead,) = clock.ahead_ns
 
     def possible(each):
         return all(
-            begin <= inner + shift - each and inner_end + shift - each <= end for begin, end, inner, inner_end in told
+            begin <= inner + shift - each and inner_end + shift - each <= end for begin, end, inner, inner_end in times
         )
 
     assert possible(ahead)
@@ -82,11 +82,11 @@ HOSTS = st.lists(st.integers(-(10**10), 10**10), min_size=1, max_size=4)
 
 @pytest.mark.full
 @given(HOSTS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), CALL), min_size=1, max_size=12))
-def test_shifts_are_undone_over_several_hosts(shifts, told):
+def test_shifts_are_undone_over_several_hosts(shifts, times):
     """Hosts that never speak to the trainer's are bounded through others; those that nobody speaks to are not known."""
     shifts = [0, *shifts]
     spans = []
-    for number, (one, two, (begin, end, inner, inner_end)) in enumerate(told, 1):
+    for number, (one, two, (begin, end, inner, inner_end)) in enumerate(times, 1):
         caller, called = one % len(shifts), two % len(shifts)
         own, other = shifts[caller], shifts[called]
         spans.append((span(number * 2, 0, begin + own, end + own, CLIENT), f"h{caller}"))
@@ -104,9 +104,9 @@ def test_shifts_are_undone_over_several_hosts(shifts, told):
 
 @pytest.mark.full
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc"), st.integers(-(10**18), 10**18)), max_size=20))
-def test_contradictions_never_stop_it(told):
+def test_contradictions_never_stop_it(times):
     """Whatever the bounds say, a clock comes out for each host."""
-    bounds = [Bound(T0, host, other, most) for host, other, most in told if host != other]
+    bounds = [Bound(T0, host, other, most) for host, other, most in times if host != other]
     found = clocks.estimate(bounds, "a", "abc")
     assert found.keys() == {"a", "b", "c"}
     assert all(uncertain >= 0 for clock in found.values() for uncertain in clock.uncertain_ns)

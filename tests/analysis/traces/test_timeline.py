@@ -107,31 +107,6 @@ def test_a_failed_step_and_one_without_number(build, story):
     assert (second.number, second.failed) == (2, True)
 
 
-def test_a_trajectory_and_its_parts(build, story):
-    """Parts are LLM by model, tool by name, reward and wait, with calls and the turn of the longest call."""
-    agent = story.process("agent_loop")
-    calls = [("llm", "qwen", 0, 1), ("tool", "search", 1, 4), ("llm", "qwen", 4, 7), ("tool", "search", 7, 8)]
-    facts = {"verl__reward__score": 0.5, "verl__validate": True}
-    root = stories.trajectory(agent, 0, 12, uid="prompt-1", index=3, step=4, calls=calls, reward=(9, 10), **facts)
-    built = build(story)[1][root.trace_id]
-    assert (built.uid, built.rollout_index, built.step, built.score) == ("prompt-1", 3, 4, 0.5)
-    assert (built.seconds, built.validate, built.failed, built.whole, built.label) == (
-        12.0,
-        True,
-        False,
-        True,
-        "prompt-1/3",
-    )
-    parts = {part.kind: part for part in built.parts}
-    assert {kind: (part.name, part.seconds, part.calls, part.turn) for kind, part in parts.items()} == {
-        "llm": ("qwen", 4.0, 2, 2),
-        "tool": ("search", 4.0, 2, 1),
-        "reward": ("", 1.0, 1, None),
-        "wait": ("", pytest.approx(3.0), 0, None),
-    }
-    assert built.parts[-1].kind == "wait"
-
-
 def test_calls_at_the_same_time_are_not_added_up(build, story):
     """Parallel calls of one tool cost the time in which at least one of them ran; waiting is never negative."""
     agent = story.process("agent_loop")
@@ -213,16 +188,6 @@ def test_what_was_evicted_was_not_trained_on(build, story):
     stories.evict(trainer, root, 9, [stories.trajectory(agent, 0, 5)])
     ((step,), _) = build(story)
     assert (step.trajectories, step.members) == ((member.trace_id,), 1)
-
-
-def test_what_a_step_took_and_evicted_was_not_trained_on(build, story):
-    """Dynamic sampling: the trainer received a trajectory, and its filter left it out."""
-    trainer, agent = story.process(), story.process("agent_loop")
-    kept, filtered = (stories.trajectory(agent, 0, 3, index=index) for index in range(2))
-    root = stories.step(trainer, 1, 0, 10, consumed=[kept, filtered])
-    stories.evict(trainer, root, 9, [filtered])
-    ((step,), _) = build(story)
-    assert step.trajectories == (kept.trace_id,)
 
 
 @pytest.mark.full

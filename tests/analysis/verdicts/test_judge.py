@@ -10,6 +10,7 @@ from tests.builders import plans
 from verl_otel.analysis.model import Straggler
 from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD
 from verl_otel.analysis.verdicts.judge import Judge, examine
+from verl_otel.cli import advice, wording
 
 f, S, judge, plan, Plan, LongPlan = plans.f, plans.S, plans.judge, plans.plan, plans.Plan, plans.LongPlan
 # -- silence --
@@ -37,8 +38,8 @@ def test_the_first_time_is_slow():
 def test_waiting_for_a_start_is_nobodys_and_a_late_look_is_the_trainers(start, look, seconds):
     """Nothing says who could have started the rollouts of a step earlier; that they had ended is the trainer's to notice."""
     delays = ((0, 0), (0, 0), (start, look), (0, 0))
-    told = [gen(*usual(at=begin * S), end=(begin + 3 + late) * S) for begin, late in delays]
-    found = judge(*told)
+    cases = [gen(*usual(at=begin * S), end=(begin + 3 + late) * S) for begin, late in delays]
+    found = judge(*cases)
     assert [(verdict.kind, verdict.subject, verdict.seconds) for verdict in found.pop(2)] == [
         ("phase", "gen", each) for each in seconds
     ]
@@ -47,8 +48,8 @@ def test_waiting_for_a_start_is_nobodys_and_a_late_look_is_the_trainers(start, l
 
 def test_a_poll_that_ends_when_it_will_is_no_cause():
     """It ends with the next look of the trainer, anywhere within its interval."""
-    told = [gen(*usual(), end=(3 + number % 5 * 0.5) * S) for number in range(15)]
-    assert judge(*told) == [()] * 15
+    cases = [gen(*usual(), end=(3 + number % 5 * 0.5) * S) for number in range(15)]
+    assert judge(*cases) == [()] * 15
 
 
 def test_the_only_checkpoint_has_no_peers():
@@ -58,20 +59,20 @@ def test_the_only_checkpoint_has_no_peers():
 
 def test_a_busy_machine_is_nobodys_fault():
     """In one step everything takes three times as long; no phase is to blame for that, although the longest took a second more."""
-    told = [LongPlan(each).tell() for each in range(1, 9)]
+    cases = [LongPlan(each).tell() for each in range(1, 9)]
     slow = LongPlan(5)
     slow.first = 3.5
-    told[4] = slow.tell()
-    assert judge(*told) == [()] * 8
+    cases[4] = slow.tell()
+    assert judge(*cases) == [()] * 8
 
 
 def test_a_slow_phase_is_seen_on_a_busy_machine():
     """Everything takes longer in a step, and one phase much longer than that: it is named, with all that it took too long."""
-    told = [LongPlan(each).tell() for each in range(1, 9)]
+    cases = [LongPlan(each).tell() for each in range(1, 9)]
     slow = LongPlan(5, ref=9.0)
     slow.first = 2.0
-    told[4] = slow.tell()
-    (verdict,) = judge(*told)[4]
+    cases[4] = slow.tell()
+    (verdict,) = judge(*cases)[4]
     assert verdict.subject == "ref"
 
 
@@ -97,6 +98,15 @@ def test_a_slow_tool_is_named_with_its_size(size, step):
     assert verdict.saved == pytest.approx(size, rel=0.2)
 
 
+def test_an_awaited_trajectory_that_failed_says_so():
+    """With the advice for that: its samples are lost, whatever it waited for."""
+    late = slow(9)._replace(failed=True)
+    (verdict,) = judge(gen(*usual()), gen(*usual(), late), gen(*usual()))[1]
+    assert verdict.failed
+    assert advice.find_key(verdict) == "failed trajectory"
+    assert f"Trajectory {late.label}, which failed, delayed it" in wording.describe_verdict(verdict)
+
+
 def test_a_slow_reward_of_one():
     """A reward that took long for one trajectory is that trajectory's."""
     (verdict,) = plan(at2={"reward 3": 4.0})[1]
@@ -109,8 +119,8 @@ def test_many_calls_of_usual_length_count_together():
     tools = [f.tool("search", n * S // 10, (n + 1) * S // 10) for n in range(40)]
     peers = [f.roll(0, S // 5, f.tool("search", 0, S // 10)) for _ in range(6)]
     member = f.roll(0, 4 * S, *tools, uid="long")
-    told = [gen(*peers), gen(*peers, member), gen(*peers)]
-    (verdict,) = judge(*told)[1]
+    cases = [gen(*peers), gen(*peers, member), gen(*peers)]
+    (verdict,) = judge(*cases)[1]
     assert (verdict.subject, verdict.cause, verdict.cause_name) == ("long/0", "tool", "search")
     assert verdict.seconds == pytest.approx(3.9, rel=0.01)
 
@@ -161,8 +171,8 @@ def test_rollouts_that_ran_ahead_held_nobody():
 
 def test_a_step_never_waited_longer_than_it_took():
     """What a trajectory did before the step began did not hold the step."""
-    told = [gen(*usual()), gen(*usual(), slow(60, at=-50 * S), end=10 * S)]
-    (verdict,) = judge(*told)[1]
+    cases = [gen(*usual()), gen(*usual(), slow(60, at=-50 * S), end=10 * S)]
+    (verdict,) = judge(*cases)[1]
     assert verdict.seconds <= 10
     assert verdict.saved == 8.0
 
@@ -256,10 +266,10 @@ def test_a_rank_that_others_waited_for():
     late = Straggler("update_actor", 3, "actor-3", 2.0, "arrival")
     little = Straggler("ref", 1, "actor-1", 0.1, "arrival")
     found = (late, late._replace(seconds=0.5, evidence="data"), little)
-    told = [Plan(number, **({"update_actor": 2.0} if number == 2 else {})).tell() for number in (1, 2, 3)]
+    cases = [Plan(number, **({"update_actor": 2.0} if number == 2 else {})).tell() for number in (1, 2, 3)]
     stragglers = [(late._replace(seconds=9.0),), found, ()]
     first, second, third = judge(
-        *((*each, {"stragglers": those}) for each, those in zip(told, stragglers, strict=True))
+        *((*each, {"stragglers": those}) for each, those in zip(cases, stragglers, strict=True))
     )
     assert first == third == ()
     assert [(each.kind, each.subject, each.cause_name, each.seconds) for each in second] == [
@@ -270,14 +280,14 @@ def test_a_rank_that_others_waited_for():
 
 def straggle(*found):
     """Verdicts on the second of three ordinary steps in which these ranks came late."""
-    told = [
+    cases = [
         (
             *Plan(number, **({"update_actor": 1.0} if number == 2 else {})).tell(),
             {"stragglers": found if number == 2 else ()},
         )
         for number in (1, 2, 3)
     ]
-    return judge(*told)[1]
+    return judge(*cases)[1]
 
 
 def test_a_late_rank_costs_no_more_than_its_call_held_the_step():
@@ -290,24 +300,24 @@ def test_a_late_rank_costs_no_more_than_its_call_held_the_step():
 def test_a_late_rank_beside_the_critical_path_held_nobody():
     """A rank came late to a call that ran beside the rollouts, which the step waited for."""
     late = Straggler("log_prob", 1, "actor-1", 3.0, "arrival")
-    told = []
+    cases = []
     for number in (1, 2, 3):
         members = usual()
         beside = f.call("log_prob", 0, S, f.worker("log_prob", 0, S))
         phases = [beside, f.phase("gen", 0, 4 * S, f.consume(4 * S, *members))]
-        told.append((f.step(0, 4 * S, *phases), members, {"stragglers": (late,) if number == 2 else ()}))
-    assert judge(*told) == [(), (), ()]
+        cases.append((f.step(0, 4 * S, *phases), members, {"stragglers": (late,) if number == 2 else ()}))
+    assert judge(*cases) == [(), (), ()]
 
 
 def test_a_worker_that_did_not_begin_is_named_and_not_the_trainer():
     """A call was made and its worker's method began ten seconds late: the worker's process is the place to look."""
-    told = []
+    cases = []
     for number in range(1, 6):
         late = 10 * S if number == 3 else 0
         end = 3 * S + late
         call = f.call("log_prob", S, end, f.worker("log_prob", S + S // 10 + late, end))
-        told.append((f.step(0, end, f.phase("ref", S, end, call), number=number), []))
-    (verdict,) = judge(*told)[2]
+        cases.append((f.step(0, end, f.phase("ref", S, end, call), number=number), []))
+    (verdict,) = judge(*cases)[2]
     assert (verdict.cause, verdict.cause_name, verdict.instance) == ("call", "log_prob", "actor-0")
 
 
@@ -323,15 +333,15 @@ def test_the_worst_comes_first():
 
 def test_a_step_that_failed_is_not_compared():
     """What an exception cut off is not slow, and no peer for others."""
-    told = [Plan(number, **({"ref": 9.0} if number == 3 else {})).tell() for number in (1, 2, 3, 4)]
-    assert [len(each) for each in judge(*told)] == [0, 0, 1, 0]
-    assert judge(*((*each, {"failed": number == 2}) for number, each in enumerate(told))) == [(), (), (), ()]
+    cases = [Plan(number, **({"ref": 9.0} if number == 3 else {})).tell() for number in (1, 2, 3, 4)]
+    assert [len(each) for each in judge(*cases)] == [0, 0, 1, 0]
+    assert judge(*((*each, {"failed": number == 2}) for number, each in enumerate(cases))) == [(), (), (), ()]
 
 
 def test_a_verdict_is_worth_more_than_clocks_may_be_apart():
     """With clocks that may be five seconds apart a lead of three says nothing."""
-    told = [Plan(number, **({"tool 5/1": 3.0} if number == 2 else {})).tell() for number in (1, 2, 3)]
-    assert judge(*((*each, {"uncertainty": 5.0}) for each in told)) == [(), (), ()]
+    cases = [Plan(number, **({"tool 5/1": 3.0} if number == 2 else {})).tell() for number in (1, 2, 3)]
+    assert judge(*((*each, {"uncertainty": 5.0}) for each in cases)) == [(), (), ()]
 
 
 # -- over the run --
@@ -347,9 +357,9 @@ def test_verdicts_become_final_and_memory_stays_bounded():
         judged.judge(steps[-1], examine(steps[-1], root, members))
     assert len(judged._recent) == LOOK_AHEAD
     assert all(case.step.path == () for case in judged._recent)
-    settled = judged.settle(steps)
-    assert settled == judged.settle(steps)
-    assert [step.number for step in settled if step.verdicts] == [5]
+    settled = judged.settle()
+    assert settled == judged.settle()
+    assert {verdict.step for verdicts in settled.values() for verdict in verdicts} == {5}
 
 
 def test_what_is_usual_is_known_later():
@@ -362,7 +372,7 @@ def test_what_is_usual_is_known_later():
         found = judged.judge(steps[-1], examine(steps[-1], root, members))
         early = early or found
     assert [each.subject for each in early] == ["ref"]
-    assert not any(step.verdicts for step in judged.settle(steps))
+    assert not any(judged.settle().values())
 
 
 def test_two_slow_steps_are_known_when_others_follow():
@@ -373,4 +383,4 @@ def test_two_slow_steps_are_known_when_others_follow():
         steps.append(f.tell(root, members, number))
         found = judged.judge(steps[-1], examine(steps[-1], root, members))
         assert number != 3 or found == ()
-    assert [step.number for step in judged.settle(steps) if step.verdicts] == [2, 3]
+    assert {verdict.step for verdicts in judged.settle().values() for verdict in verdicts} == {2, 3}

@@ -149,8 +149,8 @@ def test_one_rank_has_nobody_to_be_late_for():
 def test_what_cannot_be_seen_is_said():
     """Ranks without compute spans, tokens and CPU time show their arrival only."""
     assert stragglers.find_blind_spots(step([rank(n, 0, 9) for n in range(4)])) == ("data", "tokens", "cpu")
-    told = [rank(n, 0, 9, 1, verl__batch__tokens=3, verl__cpu__time=1.0) for n in range(4)]
-    assert stragglers.find_blind_spots(step(told)) == ()
+    ranks = [rank(n, 0, 9, 1, verl__batch__tokens=3, verl__cpu__time=1.0) for n in range(4)]
+    assert stragglers.find_blind_spots(step(ranks)) == ()
     half = [rank(n, 0, 9, 1 if n else None) for n in range(4)]
     assert "data" in stragglers.find_blind_spots(step(half))
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_seen_is_said():
 def test_delays_are_bounded_and_do_not_depend_on_the_date(starts, prepare, shift):
     """No rank is late by more than the distance of the first and the last; moving all spans changes nothing."""
 
-    def told(by):
+    def seen_with(by):
         ranks = [
             rank(n, (by + s) / 1000, (by + 20_000) / 1000, (by + s + p) / 1000)
             for n, (s, p) in enumerate(zip(starts, prepare, strict=False))
@@ -173,10 +173,10 @@ def test_delays_are_bounded_and_do_not_depend_on_the_date(starts, prepare, shift
         return stragglers.find(step(ranks))
 
     computes = [s + p for s, p in zip(starts, prepare, strict=False)]
-    for each in told(0):
+    for each in seen_with(0):
         values = starts if each.evidence == "arrival" else computes
         assert 0 < each.seconds <= (max(values) - min(values)) / 1000 + 1e-9
-    assert told(shift) == told(0)
+    assert seen_with(shift) == seen_with(0)
 
 
 def test_the_work_grows_with_the_ranks_and_not_with_their_pairs():
@@ -204,8 +204,8 @@ def test_the_work_grows_with_the_ranks_and_not_with_their_pairs():
 
 def make_step(number, *late):
     """A step's facts with these stragglers."""
-    told = tuple(Straggler("m", who, f"a-{who}", seconds, "arrival") for who, seconds in late)
-    return Step(number, number, 0, S, False, (), 0.0, (), 0, 0, 0, stragglers=told)
+    found = tuple(Straggler("m", who, f"a-{who}", seconds, "arrival") for who, seconds in late)
+    return Step(number, number, 0, S, False, (), 0.0, (), 0, 0, 0, stragglers=found)
 
 
 def test_persistence_over_steps():

@@ -16,7 +16,7 @@ S = 10**9
 def save(begin, end, members, *, before=(), length=None):
     """Savings of a step that is one ``gen`` from begin to end, in seconds."""
     root = f.step(0, length or end, f.phase("gen", begin, end, *before, f.consume(end, *members)))
-    found = what_if.find_savings(f.tell(root, members), members, root)
+    found = what_if.find_savings(f.tell(root, members).path, members, root)
     return {each.what: (each.trajectories, each.seconds) for each in found}
 
 
@@ -102,7 +102,7 @@ def test_each_wait_of_a_step_counts():
         f.phase("gen", 0, 5 * S, f.consume(5 * S, *first)),
         f.phase("gen", 5 * S, 10 * S, f.consume(10 * S, *second)),
     )
-    found = {each.what: each for each in what_if.find_savings(f.tell(root, first + second), first + second, root)}
+    found = {each.what: each for each in what_if.find_savings(f.tell(root, first + second).path, first + second, root)}
     assert found["slowest"][1:] == (1, 2.0)
     assert found["5%"][1:] == (2, 4.0)
 
@@ -173,7 +173,7 @@ def test_taking_more_away_never_saves_less(times, begin, length, data):
 def test_shares_are_ordered_and_within_the_wait(times, begin, length):
     """The slowest saves no more than 1 %, that no more than 5 %, and nothing more than the step waited."""
     step, members, root = tell(times, begin, length)
-    found = {each.what: each.seconds for each in what_if.find_savings(step, members, root)}
+    found = {each.what: each.seconds for each in what_if.find_savings(step.path, members, root)}
     waited = sum(wait.end_ns - wait.begin_ns for wait in what_if.find_waits(step.path, root)) / 1e9
     if found:
         assert 0 <= found["slowest"] <= found["1%"] <= found["5%"] <= waited

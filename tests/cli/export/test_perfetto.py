@@ -138,7 +138,7 @@ def test_scalars_are_counters(export, tmp_path):
 
 
 def test_some_steps_only(export, tmp_path):
-    replay, _ = export(stories.training(tmp_path / "r1", "r1").write(), "--steps", "2")
+    replay, _ = export(stories.training(tmp_path / "r1", "r1").write(), "--step", "2")
     assert {one.name for one in replay.slices if one.track == "Steps"} == {"step 2"}
     begin = next(one.start for one in replay.slices if one.track == "Steps")
     assert all(one.end >= begin for one in replay.slices)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import verl_otel
 from verl_otel import session
 from verl_otel.cli import rollouts
 from verl_otel.cli.export.tensorboard import SampleTexts
@@ -84,7 +85,7 @@ def test_verls_keys_of_timers_and_validations(call, start, tmp_path):
         "val-aux/m/length/mean@1": 7.0,
     }
     files = start(exporters="file")
-    step_log.begin_run()
+    training.begin()
     tracking.record({**keys, "critic/rewards/mean": 0.25}, 3)
     session.shutdown()
     assert call("export", "tensorboard", files.folder, "--output", tmp_path / "tb").code == 0
@@ -92,6 +93,26 @@ def test_verls_keys_of_timers_and_validations(call, start, tmp_path):
     assert {tag: steps(found, tag) for tag in found.Tags()["scalars"] if tag.startswith(("val-", "timing_s/"))} == {
         key: [(3, value)] for key, value in keys.items()
     }
+
+
+def test_steps_that_are_shorter_than_a_second_are_all_there(call, start, tmp_path):
+    """A loop of one's own logs a number in each step: none is sampled, however many end between two drains."""
+    files = start(exporters="file")
+    for number in range(1, 11):
+        with verl_otel.step(number):
+            verl_otel.log("ppo", policy_loss=number / 10)
+            with verl_otel.trajectory("p", 0):
+                _score(number)
+    session.shutdown()
+    assert call("export", "tensorboard", files.folder, "--output", tmp_path / "tb").code == 0
+    found = read(tmp_path / "tb")
+    assert steps(found, "ppo/policy_loss") == [(number, pytest.approx(number / 10)) for number in range(1, 11)]
+    assert steps(found, "rollout/reward_mean") == [(number, number) for number in range(1, 11)]
+
+
+@verl_otel.reward("math")
+def _score(number):
+    return float(number)
 
 
 def write_samples(folder, number, *outputs):

@@ -159,6 +159,18 @@ def test_an_explanation_of_a_part_of_a_run_says_so(runs, get, monkeypatch, tmp_p
     assert "mean reward" in whole["progress"]
 
 
+def test_an_explanation_has_the_steps_of_explain(runs, get, call):
+    """In its order: the step that lost most first."""
+    story = stories.Story(runs / "r1", "r1")
+    trainer, at = story.process(), 0
+    for number, more in enumerate((0, 0, 4, 0, 0, 9, 0, 2), 1):
+        stories.step(trainer, number, at, at + 2 + more, [("update_actor", at, at + 2 + more)])
+        at += 3 + more
+    story.write()
+    shown, printed = json.loads(get("/api/runs/r1/explain").body), json.loads(call("explain", "r1", "--json").out)
+    assert [step["number"] for step in shown["steps"]] == [step["number"] for step in printed["steps"]] == [6, 3, 8]
+
+
 def test_a_step_is_that_of_explain(runs, get, call):
     """By its index, with everything that ``explain --json`` prints of it; an index that is none is answered by 400."""
     stories.training(runs / "r1").write()

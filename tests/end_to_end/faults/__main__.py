@@ -53,7 +53,7 @@ def main():
         elif not arguments.again and known is None:
             results[training.number] = evidence.run(out, training)
         path.write_text("".join(json.dumps(results[number]) + "\n" for number in sorted(results)))
-    text = page.write(list(results.values()))
+    text = page.write([{"seed": str(arguments.seed), **result} for result in results.values()])
     (out / "faults.md").write_text(text)
     if arguments.page:
         page.keep(arguments.seed, path)

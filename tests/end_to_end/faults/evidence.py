@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the trainings of a plan, and keeps what verl-otel reports of each: verdicts, events, and the lines of its report on failures."""
 
+import contextlib
+import json
 import os
 import re
+import threading
 import time
+
+import psutil
 
 from tests.end_to_end import bed_run
 from tests.end_to_end.faults.kinds import CRASHED, SAVE_EVERY, VALIDATE_EVERY
@@ -17,6 +22,7 @@ AFTERWARDS = 3
 _FAILURE = re.compile(r"failed|raised|Error|DEAD|crash", re.IGNORECASE)
 _PLACE = re.compile(r" \(pid [^)]*\)")
 """Process id and host."""
+OTHERS = "others.jsonl"
 LINES = 12
 """Lines of a report on failures that are kept."""
 
@@ -25,7 +31,7 @@ def run(out, training):
     """Train once and return what was found out."""
     load = os.getloadavg()[0]
     folder = out / f"training-{training.number}"
-    with bed_run.start(folder, **make_options(folder, training)) as (bed, process):
+    with bed_run.start(folder, **make_options(folder, training)) as (bed, process), OtherPrograms(process.pid, bed.out):
         if training.series == CRASHED:
             wait_for_crash(bed, process)
         else:
@@ -37,6 +43,55 @@ def run(out, training):
         "load": round(load, 1),
         **collect(bed, training),
     }
+
+
+class OtherPrograms(threading.Thread):
+    """Measures once a second which share of the CPUs other programs take than those of a training, without anything of verl-otel."""
+
+    def __init__(self, pid, folder):
+        super().__init__(daemon=True)
+        self._pid, self._path, self._stopped = pid, folder / OTHERS, threading.Event()
+
+    def __enter__(self):
+        self.start()
+
+    def __exit__(self, *_):
+        self._stopped.set()
+        self.join()
+
+    def run(self):
+        known, busy, then = {}, sum_busy(), time.time()
+        with self._path.open("w", encoding="utf-8") as file:
+            while not self._stopped.wait(1.0):
+                before, known, busy_before, busy = known, read_own(self._pid), busy, sum_busy()
+                own = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in known.items())
+                now = time.time()
+                share = (busy - busy_before - own) / (now - then) / os.cpu_count()
+                file.write(json.dumps([round(then, 3), round(now, 3), round(max(0.0, share), 3)]) + "\n")
+                then = now
+
+
+def sum_busy():
+    """Return for how many seconds the CPUs of this machine were busy."""
+    times = psutil.cpu_times()
+    return times.user + times.system + times.nice + times.irq + times.softirq
+
+
+def read_own(pid):
+    """Return the CPU seconds of a process and all below it, by process."""
+    seconds = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                seconds[process.pid] = sum(process.cpu_times()[:2])
+    return seconds
+
+
+def read_others(folder):
+    """Return what `OtherPrograms` has measured: begin, end, share."""
+    path = folder / OTHERS
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def make_options(folder, training):
@@ -72,21 +127,24 @@ def collect(bed, training):
     """Return what the files of a training say, and when its faults were reached."""
     reached = {line["plant"]: line["start"] for line in reversed(bed.bed("plant"))}
     plants = [reached.get(plant) for plant in training.plants]
-    try:
+    explained = None
+    with contextlib.suppress(StopIteration, FileNotFoundError):  # it has no folder
         explained = summary.explain([bed.folder])
-    except (StopIteration, FileNotFoundError):
+    if explained is None or not (explained.steps or explained.events):  # on a busy machine Ray may not start
         return {"state": "not started", "reached": plants, "steps": {}, "events": [], "lines": []}
+    others = read_others(bed.out)
     lines = [_PLACE.sub("", line.strip()) for line in bed.report().splitlines() if _FAILURE.search(line)]
     return {
         "state": explained.state,
         "reached": plants,
-        "steps": {str(step.number): _describe(step) for step in explained.steps},
+        "steps": {str(step.number): _describe(step, others) for step in explained.steps},
         "events": [_describe_event(event) for event in explained.events],
         "lines": lines[:LINES],
     }
 
 
-def _describe(step):
+def _describe(step, others):
+    shares = [share for begin, end, share in others if begin < step.next_ns / 1e9 and end > step.start_ns / 1e9]
     verdicts = [
         [verdict.kind, verdict.cause, verdict.cause_name, verdict.subject, verdict.instance, round(verdict.seconds, 2)]
         for verdict in step.verdicts
@@ -97,6 +155,7 @@ def _describe(step):
     return {
         "seconds": round(step.seconds, 2),
         "verdicts": verdicts,
+        "others": round(sum(shares) / max(1, len(shares)), 2),
         **({"wasted": wasted, "trained": trained} if wasted else {}),
         **({"failed": failed} if failed else {}),
         **({"error": step.error} if step.error else {}),

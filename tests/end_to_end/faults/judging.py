@@ -4,7 +4,7 @@
 
 from typing import NamedTuple
 
-from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
+from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, NO_CPU, SLOW
 
 LATE = 60
 """Seconds after a fault within which an event counts as its own."""
@@ -26,6 +26,8 @@ class Judgement(NamedTuple):
     """Seconds until an event named it; None: no event reports it, or it was not named."""
     reported: str
     """What was reported."""
+    together: bool = False
+    """Whether another fault was planted in its step. Then any of its verdicts may name it."""
 
 
 def judge(result):
@@ -35,20 +37,31 @@ def judge(result):
             continue
         kind = KINDS[fault["kind"]]
         of_series = {SLOW: _judge_step, HUNG: _judge_event, CRASHED: _judge_event, DATA: _judge_data}[kind.series]
-        yield Judgement(**fault, **of_series(kind, result, fault, reached))
+        yield Judgement(**fault, **of_series(kind, result, fault, reached), together=_is_together(result, fault))
+
+
+BUSY = 0.5
+"""Share of the CPUs that other programs take, at which a verdict that a process had no CPU is right also where nothing was planted."""
 
 
 def find_false(result):
-    """Return the number of healthy steps of a training, and the verdicts on them."""
+    """Return the number of healthy steps of a training, the false verdicts on them, and the number of those that other programs explain."""
     held = {fault["step"] + more for fault in result["faults"] for more in range(SPILL + 1)}
     healthy = [(int(number), step) for number, step in result["steps"].items() if int(number or 0) not in held]
     healthy = [(number, step) for number, step in healthy if not step.get("error")]
-    return len(healthy), [(number, verdict) for number, step in healthy for verdict in step["verdicts"]]
+    found = [(number, verdict, step.get("others", 0.0)) for number, step in healthy for verdict in step["verdicts"]]
+    false = [(number, verdict) for number, verdict, others in found if verdict[2] != NO_CPU or others < BUSY]
+    return len(healthy), false, len(found) - len(false)
+
+
+def _is_together(result, fault):
+    return sum(other["step"] == fault["step"] for other in result["faults"]) > 1
 
 
 def _judge_step(kind, result, fault, _):
     verdicts = result["steps"].get(str(fault["step"]), {}).get("verdicts", [])
-    named = bool(verdicts) and any(_fits(verdicts[0], right) for right in kind.right)
+    counted = verdicts if _is_together(result, fault) else verdicts[:1]
+    named = any(_fits(verdict, right) for verdict in counted for right in kind.right)
     return {
         "found": bool(verdicts),
         "named": named,

@@ -50,6 +50,8 @@ NUMBERS = {
 _ANY_TRAJECTORY = ("trajectory trajectory",)
 _STOPPED = "did not run"
 _GC = "garbage collection"
+NO_CPU = "no CPU"
+"""Name of the cause where other programs take the CPU."""
 
 KINDS = {
     # slow
@@ -94,7 +96,7 @@ KINDS = {
     "stopped reward worker": Kind("starved", "reward", "reward!stop", "call", (f"loop blocked the process {_STOPPED}", f"process paused the process {_STOPPED}"), held_out=True),
     "stopped storage of TransferQueue": Kind("starved", "TransferQueue", "advantage!storage", "step", (f"process paused the process {_STOPPED}",)),
     "stopped raylet": Kind("starved", "Ray", "submit!raylet", "step", ("process paused raylet",)),
-    "CPU taken by other programs": Kind("starved", "node", "submit!hog", "step", ("process paused no CPU", "loop blocked no CPU")),
+    "CPU taken by other programs": Kind("starved", "node", "submit!hog", "step", (f"process paused {NO_CPU}", f"loop blocked {NO_CPU}")),
     # hung
     "hanging tool": Kind("hung", "tool", "tool", "call", ("stall agent_loop execute_tool add",), HUNG),
     "hanging reward": Kind("hung", "reward", "reward", "call", ("stall reward verl.reward",), HUNG),
@@ -121,3 +123,12 @@ KINDS = {
 }  # fmt: skip
 """All kinds, by name. Four that were held out no longer are, since a detector was made for them: a slow read from TransferQueue, a stopped raylet, a
 killed storage, a full disk."""
+IN_ROLLOUTS = tuple(
+    name for name, kind in KINDS.items() if kind.series == SLOW and kind.number in ("call", "llm call", "before")
+)
+"""Kinds that hold the rollouts of their step."""
+_AFTER = ("advantage", "rank", "infer", "sync", "log", "metrics", "item", "balance")
+IN_UPDATE = tuple(
+    name for name, kind in KINDS.items() if kind.series == SLOW and kind.plant.split("!")[0].split(":")[0] in _AFTER
+)
+"""Kinds that hold what follows them. Stopped storage, and the like, last from one into the other, and are in neither."""

@@ -3,24 +3,33 @@
 """The page "Faults" (docs/reference/faults.md), from the results that are kept beside this module."""
 
 import json
-from collections import defaultdict
+import math
+import textwrap
+from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from tests.end_to_end.faults.judging import find_false, judge
+from tests.end_to_end.faults.judging import BUSY, find_false, judge
 from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
 
 KEPT = Path(__file__).resolve().parent / "results"
-BEFORE = "before.jsonl"
-"""Results of the same plan before the detectors were changed."""
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "faults.md"
+WIDTH = 150
+"""Columns of a line of the documentation."""
+Z = 1.96
+"""Standard deviations of a normal distribution on each side of 95 % of it."""
+DEVELOPMENT = ("1", "2", "3")
 SOON = 15
 """Seconds within which what hangs or dies is to be named."""
 
 
-def read_kept(pattern="seed-*.jsonl"):
+def read_kept():
     """Return the results that are kept."""
-    return [json.loads(line) for path in sorted(KEPT.glob(pattern)) for line in path.read_text("utf-8").splitlines()]
+    return [
+        {"seed": path.stem.removeprefix("seed-"), **json.loads(line)}
+        for path in sorted(KEPT.glob("seed-*.jsonl"))
+        for line in path.read_text("utf-8").splitlines()
+    ]
 
 
 def keep(seed, path):
@@ -31,46 +40,80 @@ def keep(seed, path):
 
 
 def write(results):
-    """Return the page: counts by kind, the time to the name, false verdicts, and what was not named."""
+    """Return the page: counts by kind, two faults in one step, the time to the name, false verdicts, and what was not named."""
+    development = [result for result in results if result.get("seed") in DEVELOPMENT]
+    results = [result for result in results if result not in development]
+    judged = [(result, judgement) for result in results for judgement in judge(result)]
     by_kind = defaultdict(list)
-    for judgement in (judgement for result in results for judgement in judge(result)):
-        by_kind[judgement.kind].append(judgement)
-    missed = [judgement for name in KINDS for judgement in by_kind[name] if not judgement.named]
+    for _, judgement in judged:
+        if not judgement.together:
+            by_kind[judgement.kind].append(judgement)
+    missed = [judgement for name in KINDS for _, judgement in judged if judgement.kind == name and not judgement.named]
     return _TEXT.format(
-        trainings=len(results),
-        steps=sum(len(result["steps"]) for result in results),
+        series=_wrap(f"{_describe_series(results)} Each training was run once, after the last change of a detector."),
+        development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
         tried=sum(bool(by_kind[name]) for name in KINDS),
         held=sum(kind.held_out for kind in KINDS.values()),
         totals=_table(
             ["", "planted", "found", "named rightly", "named rightly, of the held-out kinds"], _total(by_kind)
         ),
-        delays=_describe_delays(by_kind),
-        before=_describe_before(results),
-        false=_describe_false(results),
+        delays=_wrap(_describe_delays(by_kind)),
+        pairs=_wrap(_describe_pairs(judged)),
+        false=_wrap(f"False verdicts: {_describe_false(results)}"),
         kinds_table=_table(
             ["kind", "sort", "where", "held out", "planted", "found", "named rightly", "time to the name"],
-            [_count(name, by_kind[name]) for name in KINDS],
+            [_count(name, by_kind[name]) for name in KINDS if by_kind[name]],
+        ),
+        unplanted=_wrap(
+            f"Not planted alone in these trainings: {', '.join(name for name in KINDS if not by_kind[name]) or 'none'}."
         ),
         missed="\n".join(map(_describe_miss, missed)) or "Nothing.",
     )
 
 
-def _describe_before(results):
-    """Return what was named before the detectors were changed, and which recordings are from then."""
-    judged = [judgement for result in read_kept(BEFORE) for judgement in judge(result)]
-    held = [judgement for judgement in judged if KINDS[judgement.kind].held_out]
-    early = [result["training"] for result in results if result.get("early")]
-    text = (
-        f"Before detectors were changed, {sum(judgement.named for judgement in judged)} of {len(judged)} were named rightly, of the held-out kinds "
-        f"{sum(judgement.named for judgement in held)} of {len(held)}."
+def _describe_series(results):
+    """Return which seeds were run, how many trainings of each, and beside which load."""
+    counts = Counter(result.get("seed", "?") for result in results)
+    seeds = ", ".join(f"{seed} ({count} training{'s' * (count > 1)})" for seed, count in sorted(counts.items()))
+    shares = [step["others"] for result in results for step in result["steps"].values() if "others" in step]
+    loads = [result["load"] for result in results if "load" in result]
+    if not shares or not loads:
+        return f"Seeds: {seeds or 'none'}."
+    return (
+        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {min(loads):.1f} to {max(loads):.1f}, and during the "
+        f"median step other programs took {median(shares):.0%} of the CPUs, at most {max(shares):.0%}."
     )
-    if early:
-        text += (
-            f" Trainings {' and '.join(map(str, early))} were recorded then, without spans of paused processes, and were read again with the present analysis: "
-            "what they plant of pauses cannot be named in them."
-        )
-    return text
+
+
+def _describe_development(results):
+    """Return what was named of the seeds for development, which are in no table."""
+    judged = [judgement for result in results for judgement in judge(result)]
+    if not judged:
+        return "Seeds 1 to 3 are for development, and not in this page."
+    steps, false, _ = map(
+        sum, zip(*((count, len(found), more) for count, found, more in map(find_false, results)), strict=True)
+    )
+    return (
+        f"Seeds 1 to 3 are for development, and in no table: detectors were changed with them in view. In {len(results)} trainings of them "
+        f"{sum(judgement.named for judgement in judged)} of {len(judged)} are named rightly; false verdicts on {steps} healthy steps: {false}."
+    )
+
+
+def _describe_pairs(judged):
+    """Return in how many steps with two faults both were named."""
+    steps = defaultdict(list)
+    for result, judgement in judged:
+        if judgement.together:
+            steps[result.get("seed"), result["training"], judgement.step].append(judgement.named)
+    if not steps:
+        return "No two faults were planted in one step."
+    named = Counter(sum(each) for each in steps.values())
+    return f"Of {len(steps)} steps with two faults both are named in {named[2]}, one in {named[1]}, none in {named[0]}."
+
+
+def _wrap(text):
+    return textwrap.fill(text, WIDTH)
 
 
 def _table(head, rows):
@@ -99,7 +142,13 @@ def _total(by_kind):
 
 
 def _share(count, total):
-    return f" ({count / total:.0%})" if total else ""
+    """Return a share with its interval of Wilson, for 95 %."""
+    if not total:
+        return ""
+    share, more = count / total, Z * Z / total
+    middle = (share + more / 2) / (1 + more)
+    half = Z / (1 + more) * math.sqrt(share * (1 - share) / total + more / total / 4)
+    return f" ({share:.0%}; {max(0.0, middle - half):.0%} to {min(1.0, middle + half):.0%})"
 
 
 def _count(name, judgements):
@@ -129,9 +178,16 @@ def _describe_delays(by_kind):
 
 def _describe_false(results):
     counted = [find_false(result) for result in results]
-    steps, false = sum(count for count, _ in counted), [each for _, found in counted for each in found]
-    text = f"{len(false)} verdicts on {steps} healthy steps"
-    return text + (f", {1000 * len(false) / steps:.0f} in 1,000." if steps else ".")
+    steps, false, others = (
+        sum(count for count, _, _ in counted), sum(len(found) for _, found, _ in counted), sum(more for _, _, more in counted)
+    )  # fmt: skip
+    text = f"{false} verdicts on {steps} healthy steps" + (f", {1000 * false / steps:.0f} in 1,000" if steps else "")
+    if others:
+        text += (
+            f". {others} more say that a process had no CPU, in steps in which other programs took at least {BUSY:.0%} of the CPUs: "
+            "they are right, and are not counted"
+        )
+    return f"{text}."
 
 
 def _describe_miss(judgement):
@@ -141,27 +197,7 @@ def _describe_miss(judgement):
     return f"* {judgement.kind}{size}: reported: *{reported}*." + (f" {reason}" if reason else "")
 
 
-_OUTSIDE = "It was planted around the span of the method, not in it; the plant lies inside since."
-_EARLY = "Recorded before pauses were."
-WHY = {
-    "slow sampling from the buffer": "All rollouts had ended: that looks like the trainer's poll, which is never judged.",
-    "slow clearing of TransferQueue": "The plant was reached inside of the step, where it looks like the trainer's poll; it lies after the step since.",
-    "slow reference on all ranks": _OUTSIDE,
-    "slow update on all ranks": _OUTSIDE,
-    "slow validation": _OUTSIDE,
-    "collections of garbage in the agent loop": _EARLY,
-    "collections of garbage in the trainer": _EARLY,
-    "collections of garbage on a rank": "To make the heap took longer than the collections; it is made before the training since.",
-    "interpreter lock held in the agent loop": _EARLY,
-    "no free thread in the reward worker": _EARLY,
-    "stopped agent loop": _EARLY,
-    "stopped trainer": _EARLY,
-    "stopped reward worker": _EARLY,
-    "stopped storage of TransferQueue": _EARLY,
-    "stopped raylet": "Ray's own process has no telemetry.",
-    "CPU taken by other programs": "A thread that sleeps gets a CPU at once; the run queue time of threads that compute is read since.",
-    "agent loop stopped for long": "The watchdog of the node was in this process, and another process takes over only later.",
-}
+WHY = {}
 """Why a kind was not named, where it is known. Only for what is not named in the results that are kept."""
 _TEXT = """# Faults
 
@@ -170,11 +206,17 @@ How many planted faults verl-otel finds and names, counted in real trainings. Th
 
 Each training is real verl (v1 `sync`, GRPO, a tool agent, two ranks with a replica each) on a CPU with two cores. A seed decides which
 kinds are planted in which steps, and for how long: 1.5 to 4 s, or 25 s for those that hang. {kinds} kinds were written down before
-detectors were made for them, {tried} of them were planted; {held} are held out: they are only counted, and no detector was changed because of one.
+detectors were made for them, {tried} of them were planted alone in a step; {held} are held out: they are only counted, and no detector was changed
+because of one.
+
+{series}
+
+{development}
 
 * **found**: there is a verdict on the step, or an event at that time.
-* **named rightly**: the first verdict on the step, or an event, has the kind and the cause that were written down for it. For the two kinds
-  about executors the words were changed when the detector was made.
+* **named rightly**: the first verdict on the step, or an event, has the kind and the cause that were written down for it. With two faults in
+  one step any of its verdicts counts.
+* Shares are given with their 95 % interval (Wilson).
 
 ## In short
 
@@ -182,15 +224,15 @@ detectors were made for them, {tried} of them were planted; {held} are held out:
 
 {delays}
 
-{before}
+{pairs}
 
-A hang in a process that does nothing else is listed for the watchdog up to 5 s earlier since these results were recorded.
-
-False verdicts: {false} The machine also ran other work. {trainings} trainings of {steps} steps were read.
+{false}
 
 ## By kind
 
 {kinds_table}
+
+{unplanted}
 
 ## What was not named rightly
 
@@ -198,7 +240,7 @@ False verdicts: {false} The machine also ran other work. {trainings} trainings o
 
 ## What was not planted
 
-Other modes than `sync`; a clock that jumps, which a container cannot set; rewards that are not numbers, which end the training of a
-model as small as this one; several nodes; GPUs. The first checkpoint of a training is not made to hang: it has no peers, so that it is reported
-only after half an hour (`VERL_OTEL_STALL_SECONDS`).
+Other modes than `sync`; prompts that are loaded again, or that nobody works on any more; a clock that jumps, which a container cannot
+set; rewards that are not numbers, which end the training of a model as small as this one; several nodes; GPUs. The first checkpoint of a training is
+not made slow: it makes its folders, and is not compared with later ones.
 """

@@ -5,14 +5,25 @@
 import random
 from typing import NamedTuple
 
-from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, NUMBERS, SLOW, VALIDATE_EVERY
+from tests.end_to_end.faults.kinds import (
+    CRASHED,
+    DATA,
+    HUNG,
+    IN_ROLLOUTS,
+    IN_UPDATE,
+    KINDS,
+    NUMBERS,
+    SLOW,
+    VALIDATE_EVERY,
+)
 
 FIRST, APART = 6, 3
 """First step with a fault, and steps between two of them."""
 SIZES = {SLOW: (1.5, 4.0), HUNG: (25.0, 25.0), CRASHED: (0.0, 0.0), DATA: (0.0, 0.0)}
 """Seconds that a fault lasts, by series."""
 TRAININGS = ((SLOW, 14), (SLOW, 14), (SLOW, 13), (HUNG, 5), (HUNG, 5), *[(CRASHED, 1)] * 8, (DATA, 2))
-"""The trainings of one round, which plants each kind once, and the number of their faults."""
+"""The trainings of one round, which plants each kind once, and the number of their faults. One more has `PAIRS` steps with two faults each."""
+PAIRS = 10
 
 
 class Fault(NamedTuple):
@@ -76,7 +87,18 @@ def _make_round(chance, first):
         steps = _choose_steps(names)
         faults = [Fault(name, steps[name], round(chance.uniform(*SIZES[series]), 2)) for name in names]
         trainings.append(Training(number, series, tuple(sorted(faults, key=lambda fault: fault.step))))
-    return trainings
+    return [*trainings, _make_pairs(chance, first + len(trainings))]
+
+
+def _make_pairs(chance, number):
+    """Return a training with steps that have two faults, one in the rollouts and one after them: neither hides the other."""
+    chosen = zip(chance.sample(IN_ROLLOUTS, PAIRS), chance.sample(IN_UPDATE, PAIRS), strict=True)
+    faults = [
+        Fault(name, FIRST + APART * place, round(chance.uniform(*SIZES[SLOW]), 2))
+        for place, names in enumerate(chosen)
+        for name in names
+    ]
+    return Training(number, SLOW, tuple(faults))
 
 
 def _choose_steps(names):
@@ -84,11 +106,10 @@ def _choose_steps(names):
     free = [FIRST + APART * place for place in range(len(names) + 2)]
     steps = {}
     for name in sorted(names, key=lambda name: not KINDS[name].needs):
-        needs, hangs = KINDS[name].needs, KINDS[name].series == HUNG
-        # The first of its kind has no peers: whether it hangs cannot be known within the seconds that it does.
-        fitting = (
-            step for step in free if not needs or step in range((1 + hangs) * VALIDATE_EVERY, 99, VALIDATE_EVERY)
-        )
+        needs = KINDS[name].needs
+        # The first checkpoint makes its folders, and is not compared with later ones.
+        first = (1 + (needs == "checkpoint" and KINDS[name].series == SLOW)) * VALIDATE_EVERY
+        fitting = (step for step in free if not needs or step in range(first, 99, VALIDATE_EVERY))
         steps[name] = next(fitting)
         free.remove(steps[name])
     return steps

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA GPUs: units, counters since the first reading, MIG, XIDs, what a device does not have, what fails in the middle."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -123,11 +124,18 @@ def test_xids_are_counted_by_who_is_to_blame(library, driver, values, caplog):
     assert [record.getMessage().count("XID 79") for record in caplog.records] == [1, 0]
 
 
-@pytest.mark.parametrize("name", ["gpu_is_lost", "reset_required", "uninitialized"])
 @pytest.mark.parametrize(
-    "function", ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues", "*"]
+    ("function", "name"),
+    [
+        *itertools.product(
+            ["nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetFieldValues", "*"],
+            ["gpu_is_lost", "reset_required", "uninitialized"],
+        ),
+        ("*", "unknown"),
+        ("*", "irq_issue"),
+    ],
 )
-def test_a_device_that_is_lost_in_the_middle_says_nothing_at_all(library, driver, function, name):
+def test_a_device_that_is_lost_or_cannot_be_read_says_nothing_at_all(library, driver, function, name):
     """Wherever it is lost there are no values of it, and the reason is a word; the other device goes on."""
     first, second = driver.find_devices()
     library.gpus[0].fails[function] = name
@@ -152,16 +160,6 @@ def test_a_value_that_fails_costs_only_itself(library, driver, values, caplog, f
     (line,) = [record.getMessage() for record in caplog.records]
     assert function in line
     assert name in line
-
-
-@pytest.mark.parametrize("name", ["unknown", "irq_issue"])
-def test_a_device_of_which_nothing_can_be_read_is_unreadable(library, driver, name):
-    """The reason is that of its calls; the other device goes on."""
-    first, second = driver.find_devices()
-    library.gpus[0].fails["*"] = name
-    with pytest.raises(Unreadable, match=name):
-        first.read()
-    assert second.read()
 
 
 def test_a_field_that_says_that_the_device_is_lost(library, driver, monkeypatch):

@@ -104,18 +104,6 @@ def test_addresses_become_targets_of_the_run(sites):
     ]
 
 
-def test_what_users_report_is_recorded(sites):
-    """Gauges, states, finished spans and sessions of a user's code come out under his names."""
-    (gauge,) = [each for each in sites.run.scalars if each.name == "my_gauge"]
-    assert (gauge.labels, gauge.value) == ((("kind", "a"),), 2.5)
-    assert sites.spans["encode"].attributes == {"shard": 1, "state_lane_id": "rank_3"}
-    late = sites.spans["late"]
-    assert (late.parent_id, late.end_ns - late.start_ns) == (0, pytest.approx(10**9, abs=1000))
-    assert late.start_ns == pytest.approx(10**18, abs=1000)
-    (session,) = [span for span in sites.run.spans if span.attributes.get("status") == "done"]
-    assert (session.name, session.attributes["verl.sample.uid"]) == ("verl.trajectory", "u")
-
-
 def test_no_actor_no_server_no_thread(sites):
     """Nothing was started for it, and calls after the end of the run do no harm."""
     assert {*sites.seen["threads"]} <= {

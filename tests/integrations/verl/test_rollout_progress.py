@@ -79,6 +79,15 @@ def test_a_line_a_minute_after_the_first(progress, clock, lines, recorded):
     ]
 
 
+def test_running_prompts_without_a_trajectory_are_abandoned(progress, clock, lines, recorded, monkeypatch):
+    """Nobody will ever answer them."""
+    monkeypatch.setattr(
+        rollout_progress, "current_session", lambda: SimpleNamespace(config=SimpleNamespace(run_path=None))
+    )
+    wait(progress, clock, (0, 1, 7), (0, 1, 7), (0, 1, 7))
+    assert lines()[0].endswith("nobody works on the running prompts any more")
+
+
 def test_the_steps_before_say_how_long_it_takes(progress, clock, lines, recorded):
     """With the median of earlier waits; a step that is over it is estimated by its rate, without the groups that were there before."""
     wait(progress, clock, (0, 0, 8), (0, 0, 8), (0, 0, 8))

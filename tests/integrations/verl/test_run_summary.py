@@ -104,24 +104,21 @@ def test_other_trackers_are_left_alone(tracking_class, monkeypatch, trackers):
     assert "mlflow" not in sys.modules
 
 
-def test_without_files_there_is_no_folder(tracking_class):
-    """A folder that holds nothing to report is not named."""
+@pytest.mark.parametrize(
+    ("setting", "value", "written"),
+    [("tracker_summary", False, {}), ("exporters", ("otlp",), {"verl_otel/run_id": "r"})],
+    ids=["off", "without files there is no folder"],
+)
+def test_what_is_not_asked_for_is_not_written(tracking_class, setting, value, written):
+    """By default the summary is not touched; a folder that holds nothing to report is not named."""
     made, config = tracking_class
-    config.exporters = ("otlp",)
-    held = {}
-    made({"wandb": make_wandb(held.update)}).finish()
-    assert held == {"verl_otel/run_id": "r"}
-
-
-def test_off_writes_nothing(tracking_class):
-    """By default the summary is not touched."""
-    made, config = tracking_class
-    config.tracker_summary = False
+    setattr(config, setting, value)
     held = {}
     run = made({"wandb": make_wandb(held.update)})
-    end_step(1)
+    if not written:
+        end_step(1)
     run.finish()
-    assert held == {}
+    assert held == written
 
 
 def test_a_tracker_that_hangs_holds_nothing(tracking_class, monkeypatch):

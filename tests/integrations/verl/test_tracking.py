@@ -423,13 +423,6 @@ def test_each_tracker_has_a_span(recorded, module):
     assert recorded.value("verl.logging.time", verl_tracker="wandb") > 0
 
 
-def test_a_tracker_that_is_not_asked_for_has_none(recorded, module):
-    """``backend`` selects trackers."""
-    run = module.Tracking({"console": module.Tracker(), "file": module.Tracker()})
-    run.log({}, 1, backend=["file"])
-    assert spans(recorded) == [("file", "")]
-
-
 def test_an_error_of_a_tracker_is_recorded_and_raised(recorded, module):
     """The exception is the tracker's own, and the next call works."""
     bad = module.Tracker(OSError("no route"))

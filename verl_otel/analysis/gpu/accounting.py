@@ -17,7 +17,7 @@ import msgspec
 
 from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.gpu.devices import Devices, natural
-from verl_otel.analysis.model import Cost, DeviceTime, Step, Straggler, Trajectory
+from verl_otel.analysis.model import Cost, DeviceTime, Step, Straggler, Trajectory, sum_causes
 from verl_otel.analysis.traces.span_names import (
     CALL_PREFIX,
     CHECKPOINT,
@@ -498,8 +498,7 @@ def find_cost(
             reason = find_unused_reason(member)
         if reason and member.generated_tokens:
             wasted[reason] += member.generated_tokens
-    nanoseconds = sum(sum(device.nanoseconds.values()) for device in devices)
-    return Cost(nanoseconds / 1e9, trained, dict(wasted))
+    return Cost(sum_causes(devices).total() / 1e9, trained, dict(wasted))
 
 
 def lose(cost: Cost) -> Cost:

@@ -36,6 +36,9 @@ class Tally(msgspec.Struct):
     """Number of calls by group, answering ranks and expected ranks."""
     without_step: int = 0
     """Trajectories that belong to no step, although they ran in a process of their own loop."""
+    trajectories: int = 0
+    not_kept: int = 0
+    """Trajectories of which only the root span was kept."""
     calls: int = 0
     calls_without_server: int = 0
 
@@ -44,6 +47,9 @@ class Tally(msgspec.Struct):
         self.orphans += trace.orphans
         waiting = list(trace.roots)
         self.without_step += sum(_has_no_step(node.span) for node in trace.roots)
+        whole = [bool(node.span.flags & SAMPLED) for node in trace.roots if node.span.name == TRAJECTORY]
+        self.trajectories += len(whole)
+        self.not_kept += whole.count(False)
         for node in waiting:
             if node.children:
                 waiting += node.children
@@ -111,8 +117,13 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
     if tally.without_step and not _is_verl(processes, manifest):
         verb = "belongs" if tally.without_step == 1 else "belong"
         texts.append(
-            f"steps: {counted(tally.without_step, 'trajectory')} {verb} to no step: give verl_otel.trajectory(step=NUMBER), or bind the "
+            f"steps: {counted(tally.without_step, 'trajectory', 'trajectories')} {verb} to no step: give verl_otel.trajectory(step=NUMBER), or bind the "
             "function that a thread calls by verl_otel.bind_context"
+        )
+    if tally.not_kept:
+        texts.append(
+            f"trajectories: of {tally.not_kept:,} of {tally.trajectories:,} only the root span was kept, so that what they did is not known "
+            "(VERL_OTEL_TRAJECTORIES_PER_STEP, OTEL_TRACES_SAMPLER)"
         )
     unrecorded = find_unrecorded(manifest, {process.resource.text(attr.RAY_ACTOR) for process in processes})
     if unrecorded:

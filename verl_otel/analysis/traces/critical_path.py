@@ -37,7 +37,7 @@ from verl_otel.analysis.traces.span_names import (
     WEIGHT_SYNC,
     WORKER_PREFIX,
 )
-from verl_otel.analysis.traces.timeline import read_whole
+from verl_otel.analysis.traces.timeline import NOT_KEPT, read_whole
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.what_if import (
     TOLERANCE_NS,
@@ -45,7 +45,7 @@ from verl_otel.analysis.verdicts.what_if import (
     clip,
     find_awaited_trajectories,
 )
-from verl_otel.model import Attributes, SpanRecord
+from verl_otel.model import SAMPLED, Attributes, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 # -- What the own time of a span is --
@@ -121,6 +121,8 @@ def find_place(span: SpanRecord, above: Place) -> Place:
         phase = phase or name
     elif kind == "trajectory":
         trace_id = trace_id or span.trace_id
+        if not span.flags & SAMPLED:
+            kind, name = "unknown", NOT_KEPT
     elif kind == "turn":
         index = read_whole(span.attributes.get(attr.TURN_INDEX))
         turn = turn if index is None else index

@@ -297,6 +297,8 @@ SUBMITTED: Final = "submitted"
 """Value of ``verl.step.lineage`` of a step that consumes what it submits, unless it says otherwise."""
 UNLINKED: Final = "unlinked"
 """Name of unknown time of a phase while trajectories ran that are linked to no step."""
+NOT_KEPT: Final = "not kept"
+"""Name of unknown time of a trajectory of which only the root span was kept."""
 TOLERANCE_NS: Final = 10_000_000
 """Tolerance for trajectories of other processes that seem to outlive the step: the precision of clocks that were aligned."""
 _CONSUMED: Final = {attr.LINK_TYPE: "consumed"}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import DeviceTime
+from verl_otel.analysis.model import DeviceTime, sum_causes
 
 NOTABLE: Final = 0.1
 """Share of its GPU time that a side waits for the other, and by which it waits more than the other, before it is called held."""
@@ -47,6 +47,14 @@ class Balance(NamedTuple):
     too_few: float
     """Share of the time of the GPUs of the rollouts in which trajectories were open, and no or few requests."""
 
+    @property
+    def advice(self) -> str:
+        """Which side is short of GPUs, and what to do; also about the time in which both wait, if it is notable."""
+        advice = _advise_short(self)
+        if self.both_wait < NOTABLE:
+            return advice
+        return f"{advice}; more GPUs do not shorten the time in which both wait: {AHEAD}"
+
 
 def judge(devices: Iterable[DeviceTime]) -> Balance | None:
     """Return the balance of a run or a step; None where the rollouts or the trainer have no GPUs of their own."""
@@ -68,14 +76,6 @@ def judge(devices: Iterable[DeviceTime]) -> Balance | None:
     )
 
 
-def advise(sides: Balance) -> str:
-    """Return which side is short of GPUs, and what to do; also about the time in which both wait, if it is notable."""
-    advice = _advise_short(sides)
-    if sides.both_wait < NOTABLE:
-        return advice
-    return f"{advice}; more GPUs do not shorten the time in which both wait: {AHEAD}"
-
-
 def _advise_short(sides: Balance) -> str:
     if sides.short == TRAINER:
         return "short is the trainer: give it GPUs of the rollouts, or allow older samples"
@@ -90,9 +90,6 @@ def _advise_short(sides: Balance) -> str:
 
 
 def _share(devices: Iterable[DeviceTime], causes: Iterable[str]) -> float:
-    spent: dict[str, int] = {}
-    for device in devices:
-        for cause, nanoseconds in device.nanoseconds.items():
-            spent[cause] = spent.get(cause, 0) + nanoseconds
-    whole = sum(spent.values()) - spent.get("start_up", 0)
-    return sum(spent.get(cause, 0) for cause in causes) / whole if whole else 0.0
+    spent = sum_causes(devices)
+    whole = spent.total() - spent["start_up"]
+    return sum(spent[cause] for cause in causes) / whole if whole else 0.0

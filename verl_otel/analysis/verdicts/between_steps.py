@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from verl_otel.analysis.model import Step, Verdict
+from verl_otel.analysis.model import Segment, Step, Verdict
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.span_names import BETWEEN, STEP, VALIDATION
 from verl_otel.analysis.traces.tree import Node
@@ -93,8 +93,10 @@ class BetweenSteps(msgspec.Struct):
     _recent: list[_Recent] = []
     _final: dict[int, tuple[Verdict, ...]] = {}
 
-    def measure(self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool) -> Step:
-        """Return a step with its period and the critical path to the next one, or to one that has not ended.
+    def measure(
+        self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool
+    ) -> tuple[tuple[Segment, ...], int]:
+        """Return the critical path from a step to the next one, or to one that has not ended, and when that one began (0: there is none).
 
         Args:
             step: The step.
@@ -104,15 +106,14 @@ class BetweenSteps(msgspec.Struct):
         """
         own = next((root for root in roots if root.span.trace_id == step.trace_id and not root.span.parent_id), None)
         begin_ns = min(max(step.start_ns, step.end_ns), next_ns)
-        step = step._replace(next_ns=next_ns)
         if own is None or begin_ns >= next_ns:
-            return step
+            return (), 0
         until_ns = _find_open_step(roots, own.process, begin_ns, next_ns)
         root = make_root(own, roots, begin_ns, until_ns)
         path = tuple(critical_path.walk(root, begin_ns, until_ns))
         if judge and not step.failed:
             self._add(step, tuple(part._replace(phase=KIND) for part in measure_phases(path, root) if part.kind))
-        return step._replace(between_path=path, between_groups=critical_path.group(path))
+        return path, until_ns if until_ns < next_ns else 0
 
     def _add(self, step: Step, parts: tuple[PhaseTime, ...]) -> None:
         for part in _sum_by_key(parts):

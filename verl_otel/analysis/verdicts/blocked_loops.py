@@ -44,8 +44,10 @@ LEAST_WITHOUT_CPU_NS: Final = 1_000_000_000
 """Shorter pauses without a CPU are left out: on a busy machine every process has them, and paths would consist of them."""
 APART_NS: Final = 500_000_000
 """Pauses without a CPU that are less apart, of any processes, are one interval: each process is looked at four times a second."""
-_WAITING: Final = frozenset(("trajectory", "llm", "server", "tool", "reward"))
+_WAITING: Final = frozenset(("start", "trajectory", "llm", "server", "tool", "reward"))
 """Kinds of segments that need the event loop of their process to go on."""
+_OF_AGENT: Final = frozenset(("trajectory", "llm", "tool"))
+"""Kinds of segments in the process of the trajectory."""
 _IDLE: Final = frozenset(("poll", "start"))
 """Kinds of segments that compute nothing."""
 _SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-"}
@@ -175,12 +177,14 @@ class BlockedLoops(msgspec.Struct):
                 found.add(longest._replace(start_ns=together[0].start_ns, end_ns=reached))
         return found
 
-    def _find_awaited(self, segment: Segment, starved: _Intervals) -> Iterator[Blocking]:
+    def _find_awaited(self, segment: Segment, starved: _Intervals, starter: str) -> Iterator[Blocking]:
         """Yield the intervals that a segment waited for: of its process, and of those that it may wait for.
 
-        Outside of trajectories, which wait for much else, every process of a call may be the one without a CPU.
+        Outside of trajectories, which wait for much else, every process of a call may be the one without a CPU. ``starter`` is the process of the
+        trajectory that follows: one that had not started waited for it.
         """
         names = [segment.instance, *self._servers.get(_SERVERS.get(segment.kind, ""), ())]
+        names += [starter] if segment.kind == "start" and starter else []
         tables = (self._spans, self._stalls, self._pauses) if segment.kind in _WAITING else (self._pauses,)
         known = [table[name] for name in names for table in tables if name in table]
         known += [] if segment.trace_id or segment.kind in _IDLE else [starved]
@@ -203,9 +207,9 @@ class BlockedLoops(msgspec.Struct):
         marked: list[Segment] = []
         waits: list[Blocking] = []
         starved = self._find_starved(path[0].start_ns, path[-1].end_ns) if path else _Intervals()
-        for segment in path:
+        for segment, starter in zip(path, _find_starters(path), strict=True):
             reached = segment.start_ns
-            for blocking in self._find_awaited(segment, starved):
+            for blocking in self._find_awaited(segment, starved, starter):
                 if blocking.start_ns > reached:
                     marked.append(segment._replace(start_ns=reached, end_ns=blocking.start_ns))
                 start_ns, end_ns, kind, name = blocking.start_ns, blocking.end_ns, blocking.kind, blocking.name
@@ -215,6 +219,15 @@ class BlockedLoops(msgspec.Struct):
             if reached < segment.end_ns:
                 marked.append(segment._replace(start_ns=reached))
         return tuple(marked), tuple(waits)
+
+
+def _find_starters(path: Sequence[Segment]) -> list[str]:
+    """Return for each segment the process of the first trajectory after it; empty: there is none."""
+    starters, starter = [], ""
+    for segment in reversed(path):
+        starters.append(starter)
+        starter = segment.instance if segment.trace_id and segment.kind in _OF_AGENT else starter
+    return starters[::-1]
 
 
 def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Blocking]:
@@ -347,22 +360,26 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
         instance=first.instance,
         uncertainty=step.uncertainty,
         line=max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns).line,
+        rests_on="counters" if first.reason in NAMES else "stacks",
     )
 
 
-def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
-    """Return a step in which verdicts on processes that were paused meanwhile name the pause, with one verdict for each pause of a process.
+def name_pauses(
+    step: Step, verdicts: tuple[Verdict, ...], pauses: Mapping[str, Sequence[Blocking]]
+) -> tuple[Verdict, ...]:
+    """Return verdicts of which those on processes that were paused meanwhile name the pause, one for each pause of a process.
 
     A verdict on a phase or a rank compares a process with others; the pause is why it took longer. Of what a trajectory waited for,
     `drop_explained` has taken the pauses out.
 
     Args:
-        step: With its verdicts.
+        step: The step.
+        verdicts: The verdicts on it.
         pauses: The intervals in which processes were paused during the step, by process.
     """
-    if not pauses or not step.verdicts:
-        return step
-    named = [_name_pause(step, verdict, pauses) for verdict in step.verdicts]
+    if not pauses or not verdicts:
+        return verdicts
+    named = [_name_pause(step, verdict, pauses) for verdict in verdicts]
     kept: list[Verdict] = []
     seen: set[tuple[str, str]] = set()
     for verdict in sorted(named, key=lambda verdict: -verdict.saved):
@@ -371,7 +388,7 @@ def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
             kept.append(verdict)
         if verdict.kind == _PAUSED:
             seen.add(key)
-    return step._replace(verdicts=tuple(kept))
+    return tuple(kept)
 
 
 def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
@@ -416,15 +433,16 @@ def _has_waited(member: Trajectory, blockings: Sequence[Blocking]) -> bool:
     )
 
 
-def drop_explained(step: Step, blocked: Blocked) -> Step:
-    """Return a step whose other verdicts are about what no blocked loop and no pause explains; small rests are dropped.
+def drop_explained(step: Step, verdicts: tuple[Verdict, ...], blocked: Blocked) -> tuple[Verdict, ...]:
+    """Return verdicts on a step about what no blocked loop and no pause explains; small rests are dropped.
 
     Args:
-        step: With its other verdicts.
+        step: The step.
+        verdicts: Its other verdicts.
         blocked: The verdicts on blocked loops and paused processes.
     """
     if not blocked.verdicts:
-        return step
+        return verdicts
     paused = {verdict.instance: verdict.seconds for verdict in blocked.verdicts if verdict.kind == _PAUSED}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
@@ -436,11 +454,11 @@ def drop_explained(step: Step, blocked: Blocked) -> Step:
         return blocked.covered.get((verdict.cause, verdict.cause_name), 0.0)
 
     kept = []
-    for verdict in step.verdicts:
+    for verdict in verdicts:
         explained = explain(verdict)
         rest = verdict.seconds - explained
         if not explained:
             kept.append(verdict)
         elif rest >= least:
             kept.append(verdict._replace(seconds=rest, saved=min(rest, verdict.saved)))
-    return step._replace(verdicts=tuple(kept))
+    return tuple(kept)

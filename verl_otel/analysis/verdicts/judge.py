@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 
 from verl_otel.analysis.model import Step, Trajectory, Verdict
-from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.baselines import (
@@ -88,6 +87,7 @@ def judge_awaited_work(
         work.instance,
         step.uncertainty,
         lead=lead,
+        failed=single and work.failed,
     )
 
 
@@ -165,7 +165,7 @@ def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
         root: Its tree.
         members: The trajectories that it waited for, with their paths: those that it trained on, and those that it took and did not train on.
     """
-    path = step.path or critical_path.of_step(root, {member.trace_id: member for member in members}, step.trajectories)
+    path = step.path
     whole = [member for member in members if not member.stopped]  # what was cut off is no measure for others
     return Findings(
         find_awaited_work(path, root, members, _floor(step, TRAJECTORY_SECONDS)),
@@ -211,15 +211,9 @@ class Judge(msgspec.Struct):
             self._finalise(self._recent.pop(0))
         return self._decide(recent_step)
 
-    def settle(self, steps: Iterable[Step]) -> tuple[Step, ...]:
-        """Return the steps with the verdicts that stand at the end of the run."""
-        final = dict(self._final)
-        for recent_step in self._recent:
-            final[recent_step.step.trace_id] = self._decide(recent_step)
-        return tuple(  # a copy is made only if the verdicts are others: a long run has many steps
-            step if step.verdicts == (verdicts := final.get(step.trace_id, ())) else step._replace(verdicts=verdicts)
-            for step in steps
-        )
+    def settle(self) -> Mapping[int, tuple[Verdict, ...]]:
+        """Return the verdicts that stand at the end of the run, by the trace id of the step."""
+        return {**self._final, **{recent.step.trace_id: self._decide(recent) for recent in self._recent}}
 
     def _finalise(self, recent_step: _RecentStep) -> None:
         verdicts = self._decide(recent_step)
@@ -243,7 +237,7 @@ class Judge(msgspec.Struct):
             verdicts += judge_phases(
                 phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
             )
-        return _sort(verdicts)
+        return sort(verdicts)
 
     def _judge_awaited_work(self, step: Step, awaited_work: Iterable[AwaitedWork], *, first: bool) -> list[Verdict]:
         """Return verdicts on the awaited work: for each subject and kind of work the one with the largest excess."""
@@ -256,13 +250,8 @@ class Judge(msgspec.Struct):
         return list(worst.values())
 
 
-def add_verdicts(step: Step, verdicts: Iterable[Verdict]) -> Step:
-    """Return a step with further verdicts, the largest saving first."""
-    more = tuple(verdicts)
-    return step._replace(verdicts=_sort((*step.verdicts, *more))) if more else step
-
-
-def _sort(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+def sort(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Return the verdicts on a step, the largest saving first."""
     return tuple(sorted(verdicts, key=lambda verdict: (-verdict.saved, -verdict.seconds, verdict.subject)))
 
 
@@ -293,6 +282,7 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
                 saved,
                 instance=straggler.instance,
                 uncertainty=step.uncertainty,
+                rests_on="counters" if straggler.evidence == "cpu" else "spans",
             )
     return list(worst.values())
 

@@ -47,10 +47,10 @@ class OffPolicy(NamedTuple):
     from_age: float | None
     """Share of the difference in steps with old samples that fresh ones do not have; None where there are no steps of one of the two."""
 
-
-def is_suspicious(found: OffPolicy) -> bool:
-    """Return whether engine and trainer differ by more than precision and kernels explain: with fresh samples by more than `MOST`."""
-    return found.key == PROBABILITIES and found.fresh is not None and found.fresh > MOST
+    @property
+    def suspicious(self) -> bool:
+        """Whether engine and trainer differ by more than precision and kernels explain: with fresh samples by more than `MOST`."""
+        return self.key == PROBABILITIES and self.fresh is not None and self.fresh > MOST
 
 
 def judge(steps: Iterable[Mapping[str, float]]) -> OffPolicy | None:

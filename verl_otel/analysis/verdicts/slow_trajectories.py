@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Part, Segment, Step, Trajectory
+from verl_otel.analysis.traces.timeline import NOT_KEPT
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.baselines import FEW_PEERS, SAMPLE, Baseline, Baselines, Key, measure
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
@@ -70,7 +71,7 @@ def find_spans(trajectory: Trajectory, kinds: Container[str] | None = None) -> S
 SERVED: Final = frozenset(("server", "queue", "prefill", "decode"))
 """Kinds of work of a replica."""
 _length: Final = attrgetter("length_ns")
-_UNKNOWN: Final = ("unknown", "")
+_UNKNOWN: Final = ("unknown", NOT_KEPT)
 """Kind and name for trajectories of which only the root was kept."""
 
 
@@ -110,6 +111,8 @@ class AwaitedWork(NamedTuple):
     """The other trajectories that took at least the floor."""
     rest_ns: int = 0
     """End of the last of the remaining trajectories."""
+    failed: bool = False
+    """Whether the awaited trajectory failed or was cancelled."""
 
 
 def measure_spans(members: Sequence[Trajectory]) -> dict[Key, list[float]]:
@@ -169,10 +172,10 @@ def _find_awaited_work(
         for span in own_spans:
             if span.cut(wait.begin_ns) / 1e9 >= floor:
                 again = [other for other in own_spans if other is not span]
-                yield _make_awaited_work(wait, awaited.label, what, span, again, other_spans, floor, summed=False)
+                yield _make_awaited_work(wait, awaited, what, span, again, other_spans, floor, summed=False)
         if len(own_spans) > 1:
             together = [(end, [_sum_up(spans)] if spans else []) for end, spans in other_spans]
-            yield _make_awaited_work(wait, awaited.label, what, _sum_up(own_spans), [], together, floor, summed=True)
+            yield _make_awaited_work(wait, awaited, what, _sum_up(own_spans), [], together, floor, summed=True)
 
 
 def _find_long(wait: Wait, awaited: Trajectory, floor: float) -> list[tuple[str, str]]:
@@ -210,7 +213,7 @@ def _sum_up(spans: Sequence[Span]) -> Span:
 
 def _make_awaited_work(
     wait: Wait,
-    label: str,
+    awaited: Trajectory,
     what: tuple[str, str],
     span: Span,
     again: Sequence[Span],
@@ -224,7 +227,7 @@ def _make_awaited_work(
     late, rest_ns = _find_late(wait, other_spans, floor)
     return AwaitedWork(
         wait,
-        label,
+        awaited.label,
         *what,
         span.instance,
         span.turn,
@@ -238,6 +241,7 @@ def _make_awaited_work(
         tuple(other.cut(wait.begin_ns) / 1e9 for other in again),
         late,
         rest_ns,
+        awaited.stopped,
     )
 
 

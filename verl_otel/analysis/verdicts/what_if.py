@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import Saving, Segment, Step, Trajectory
+from verl_otel.analysis.model import Saving, Segment, Trajectory
 from verl_otel.analysis.traces.span_names import CONSUME, PHASE_PREFIX
 from verl_otel.analysis.traces.timeline import is_derived
 from verl_otel.analysis.traces.tree import Node
@@ -152,11 +152,11 @@ class Wait(NamedTuple):
     phase: str
 
 
-def find_savings(step: Step, members: Sequence[Trajectory], root: Node) -> tuple[Saving, ...]:
+def find_savings(path: Sequence[Segment], members: Sequence[Trajectory], root: Node) -> tuple[Saving, ...]:
     """Return the savings of a step without its slowest trajectories, a replica, a tool or its rewards.
 
     Args:
-        step: With its critical path.
+        path: Its critical path.
         members: The trajectories that it waited for.
         root: Its tree: other work that a phase waited for is not charged to the trajectories.
 
@@ -164,7 +164,7 @@ def find_savings(step: Step, members: Sequence[Trajectory], root: Node) -> tuple
         ``slowest``, ``1%`` and ``5%`` wherever the step waited for a trajectory, then groups that would save anything. "Slowest"
         is what ended last, because that is what a step waits for; of 1 % and 5 %, at least one. A replica is named if it saves more.
     """
-    waits = find_waits(step.path, root)
+    waits = find_waits(path, root)
     if not waits or not members:
         return ()
     awaited = [_find_awaited(wait, members) for wait in waits]

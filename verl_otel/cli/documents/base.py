@@ -54,6 +54,8 @@ class Cause(Document):
 
 
 Kind = TypeVar("Kind", bound=Document)
+Number = Annotated[float, msgspec.Meta(extra_json_schema={"nullable": True})]
+"""A number that is null in JSON where it is not finite."""
 RunId = Annotated[str, about("id of the run")]
 State = Annotated[str, about(STATES)]
 Missing = Annotated[tuple[str, ...], about("sentences about data that is not there")]
@@ -139,6 +141,8 @@ def make_schema(name: str, kind: type[Document]) -> dict[str, Any]:
 def _inline(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema whose references are replaced by what they refer to; what may be null has two types."""
     given = {key: value for key, value in schema.items() if key not in ("$defs", "$ref", "anyOf", "title")}
+    if given.pop("nullable", False):
+        given["type"] = [given["type"], "null"]
     if "$ref" in schema:
         named = known[schema["$ref"].rpartition("/")[2]]
         return {**_inline(named, known), **given}
@@ -186,3 +190,6 @@ class OffPolicy(Document):
     stale_steps: int
     stale: Annotated[float | None, about("mean difference in the other steps")]
     from_age: Annotated[float | None, about("share of that difference that fresh samples do not have")]
+    suspicious: Annotated[
+        bool, about("precision and kernels do not explain the difference in steps with fresh samples")
+    ]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from verl_otel.analysis import comparison
-from verl_otel.cli import wording
-from verl_otel.cli.documents.base import Answer, Document, RunId, about, fill
+from verl_otel.cli.documents.base import Answer, Document, Number, RunId, about, fill
+from verl_otel.cli.headlines import verdict_line
 
 
 class Counts(Document):
@@ -23,10 +23,10 @@ class Sample(Document):
     """Steps of one run."""
 
     steps: int
-    typical: Annotated[float | None, about("mean without the fastest and slowest fifth")]
-    median: float | None
-    low: Annotated[float | None, about("first quartile")]
-    high: Annotated[float | None, about("third quartile")]
+    typical: Annotated[Number, about("mean without the fastest and slowest fifth")]
+    median: Number
+    low: Annotated[Number, about("first quartile")]
+    high: Annotated[Number, about("third quartile")]
 
 
 class Row(Document):
@@ -36,10 +36,10 @@ class Row(Document):
     unit: str
     a: Sample
     b: Sample
-    change: Annotated[float | None, about("relative to A")]
-    p: float | None
+    change: Annotated[Number, about("relative to A")]
+    p: Number
     significant: bool
-    detectable: Annotated[float | None, about("smallest change that would be significant")]
+    detectable: Annotated[Number, about("smallest change that would be significant")]
 
 
 class Name(Document):
@@ -66,7 +66,7 @@ class HeldSteps(Document):
     steps: Annotated[int, about("that took longer than usual")]
     of: Annotated[int, about("all steps")]
     seconds: Annotated[float, about("by how much, in all")]
-    verdict: Annotated[str | None, about("the largest cause")]
+    verdict: Annotated[str | None, about("the largest cause, with its step")]
 
 
 class Held(Document):
@@ -128,13 +128,14 @@ class Compare(Answer):
     held: Held
     resources: Resources
     scaling: Scaling | None
+    has_gpu: Annotated[bool, about("false: the devices of both runs are ranks on CPUs")]
     notes: Annotated[tuple[str, ...], about("differences in kind, and what was left out")]
     conditions: tuple[Condition, ...]
     next: Annotated[tuple[str, ...], about("the commands that explain the two runs, first the one in which more was lost")]  # fmt: skip
 
 
 def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, object]], a: str, b: str) -> Compare:
-    """Return a comparison.
+    """Return a comparison. Of the commands that follow, the first is about B, or about A if more was lost there.
 
     Args:
         compared: The comparison.
@@ -142,8 +143,9 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
         a: What a command takes to read A.
         b: The same for B.
     """
+    lost_a, lost_b = (each.seconds for each in compared.held)
     held = [
-        fill(HeldSteps, each, verdict=None if each.worst is None else wording.describe_verdict(each.worst))
+        fill(HeldSteps, each, verdict=None if each.worst is None else verdict_line(each.worst))
         for each in compared.held
     ]
     return fill(
@@ -165,18 +167,5 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
         held=dict(zip("ab", held, strict=True)),
         resources=dict(zip("ab", compared.resources, strict=True)),
         conditions=[fill(Condition, result, condition=text) for text, result in results],
-        next=find_next(compared, a, b),
+        next=[f"verl-otel explain {name}" for name in ((a, b) if lost_a > lost_b else (b, a))],
     )
-
-
-def find_next(compared: comparison.Comparison, a: str, b: str) -> list[str]:
-    """Return the commands that explain the runs: first B, or A if more was lost there.
-
-    Args:
-        compared: The comparison.
-        a: What a command takes to read A.
-        b: The same for B.
-    """
-    lost_a, lost_b = (held.seconds for held in compared.held)
-    names = [a, b] if lost_a > lost_b else [b, a]
-    return [f"verl-otel explain {name}" for name in names]

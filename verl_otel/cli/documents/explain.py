@@ -36,6 +36,7 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
+from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
 
@@ -49,6 +50,8 @@ class Verdict(Cause):
     uncertainty: Annotated[float | None, about("of the clocks")]
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
+    failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
+    rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
 
 
 class Segment(Document):
@@ -97,7 +100,10 @@ class Cost(Document):
         int,
         about("tokens that the model wrote and that reached the optimizer, without answers of tools and those of lost steps"),
     ]  # fmt: skip
-    wasted_tokens: Annotated[dict[str, int], about("tokens that the model wrote without use, by reason")]
+    wasted_tokens: Annotated[
+        dict[str, int],
+        about("tokens that the model wrote of no use, by reason; those of zero_variance and truncated are trained on"),
+    ]
 
 
 class RunCost(Cost):
@@ -144,10 +150,8 @@ class Step(Document):
     verdicts: tuple[Verdict, ...]
     path: tuple[Segment, ...]
     path_summed: tuple[Summed, ...]
-    between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
-    between_summed: Annotated[
-        tuple[Summed, ...], about("parts of it by kind and name, the longest first, without a step that did not end")
-    ]
+    between: Annotated[float, about("seconds to the next step, ended or not, or to the last record of the run")]
+    between_summed: Annotated[tuple[Summed, ...], about("parts of it by kind and name, the longest first")]
     phases: Phases
     savings: tuple[Saving, ...]
     gpu: Devices
@@ -179,6 +183,7 @@ class Balance(Document):
     too_few: Annotated[
         float, about("share of the time of the GPUs of the rollouts with open trajectories and no or few requests")
     ]
+    advice: Annotated[str, about("which side is short of GPUs, and what to do")]
 
 
 class StartUpPart(Document):
@@ -377,7 +382,7 @@ def find_next(run: model.Explanation, steps: Sequence[model.Step], *, whole: boo
     name = run_selection.name_run(run)
     numbers = [step.number for step in steps if step.number is not None]
     if whole and numbers and not name.startswith("--otlp"):
-        return [f"verl-otel export perfetto {name} --steps {numbers[0]}", f"verl-otel explain {name}"]
+        return [f"verl-otel export perfetto {name} --step {numbers[0]}", f"verl-otel explain {name}"]
     commands = [advice.events_command(run)] if incidents.find_incidents(run) else []
     if whole:
         return [*commands, f"verl-otel explain {name}"]

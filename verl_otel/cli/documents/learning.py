@@ -31,6 +31,7 @@ class Finding(Document):
     """What was wrong with the learning."""
 
     kind: Annotated[str, about(", ".join(ADVICE))]
+    began: Annotated[int, about("the step at which it began")]
     step: Annotated[int, about("the first step at which it was noticed")]
     last_step: Annotated[int, about("the last step")]
     times: Annotated[int, about("how often")]
@@ -48,17 +49,19 @@ class Change(Document):
 
 
 class RewardMove(Document):
-    """The largest move of the mean reward, with its components."""
+    """The largest move of the mean reward with its components; where it stayed, that of the component that moved most."""
 
     first: Annotated[tuple[int, ...], about("first and last step of the window before")]
     last: Annotated[tuple[int, ...], about("first and last step of the window after")]
+    step: Annotated[int | None, about("step at which it jumped; null: it moved over many steps")]
     before: Annotated[float, about("mean reward before")]
     after: Annotated[float, about("mean reward after")]
+    moved: Annotated[bool, about("whether the mean reward moved; false: only components did")]
     components: tuple[Change, ...]
 
 
 Move = Annotated[
-    RewardMove | None, about("null: the reward has no components, or did not move beyond the noise between steps")
+    RewardMove | None, about("null: the reward has no components, or nothing moved beyond the noise between steps")
 ]
 
 
@@ -74,6 +77,7 @@ def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
                 Finding,
                 trouble,
                 kind=trouble.first.kind,
+                began=trouble.first.began,
                 step=trouble.first.step,
                 text=wording.describe(trouble.first),
                 next=advise(trouble.first.kind, has_verl=has_verl),

@@ -40,7 +40,7 @@ class Step(Document):
     error: ErrorType
     phases: Phases
     no_phase: Annotated[float, about("seconds outside of phases")]
-    between: Annotated[float, about("seconds to the next step, or to the last record of the run")]
+    between: Annotated[float, about("seconds to the next step, ended or not, or to the last record of the run")]
     trajectories: Annotated[tuple[str, ...], about("trace ids of those that it trained on")]
 
 

@@ -37,7 +37,9 @@ _BATCH: Final = 1 << 20
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the format."""
-    parser.add_argument("--steps", type=options.number_range, metavar="N[-M]", help="export these steps only")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--step", type=options.count, metavar="N", help="export this step only")
+    which.add_argument("--steps", type=options.step_range, metavar="N-M", help="export these steps only")
     parser.add_argument(
         "--spans",
         type=options.positive,
@@ -54,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the trace. Returns 1 when the run has no spans."""
     from verl_otel.cli.export.perfetto_timeline import Timeline, TraceFile
 
-    asked = None if arguments.steps is None else frozenset(range(arguments.steps[0], arguments.steps[1] + 1))
+    asked = None if arguments.steps is None else frozenset(arguments.steps)
+    if arguments.step is not None:
+        asked = frozenset({arguments.step})
     explanation = run_selection.explain(arguments.folders, "export", steps=asked)
     steps = [step for step in explanation.steps if asked is None or step.number in asked]
     if asked is not None and not steps:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -17,7 +16,18 @@ from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
 from verl_otel.analysis.findings import find_of_step, find_rest
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import Activity, Explanation, OpenSpan, Segment, Series, Step, Trajectory, Verdict
+from verl_otel.analysis.model import (
+    Activity,
+    Explanation,
+    OpenSpan,
+    Segment,
+    Series,
+    Step,
+    Trajectory,
+    Verdict,
+    sum_causes,
+    sum_states,
+)
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
@@ -62,8 +72,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
     """Return what the page of a run shows besides its steps, scalars and log lines."""
     explained = make_explain(run, ())
     plain = to_plain(explained)
-    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
-    levers = levers._replace(levers=tuple(choose(levers.levers)))
+    levers = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)).levers
     described: dict[str, Any] = {
         "id": run.run_id,
         "state": run.state or "no end seen",
@@ -100,13 +109,8 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "validations": [[number, begin / 1e9, (end - begin) / 1e9] for number, begin, end in run.validations[:1000]],
         "whole": plain["run"],
         "gpu": _by_cause(run),
-        "cost": list(wording.describe_cost(*_price(explained.run.cost), has_gpu=run.has_gpu))
-        if explained.run.cost
-        else [],
-        "levers": [
-            {**to_plain(lever), "interval": describe_interval(source)}
-            for lever, source in zip(make_levers(run, levers).levers, levers.levers, strict=True)
-        ],
+        "cost": list(wording.describe_cost(explained.run.cost, has_gpu=run.has_gpu)),
+        "levers": [{**to_plain(lever), "interval": describe_interval(lever)} for lever in choose(levers)],
         "missing": _list_missing(run),
         "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
         "samples": rollouts.has_folder(run.manifest),
@@ -168,27 +172,16 @@ def describe_last(run: Explanation) -> dict[str, Any] | None:
     }
 
 
-def _price(cost: Any) -> tuple[float, int, dict[str, int]]:
-    return cost.gpu_seconds, cost.trained_tokens, cost.wasted_tokens
-
-
 def _by_cause(run: Explanation) -> dict[str, float]:
     """Return the device seconds of the whole run by cause, in the order of the causes."""
-    total: Counter[str] = Counter()
-    for device in run.devices:
-        total.update({cause: device.gpus * nanos for cause, nanos in device.nanoseconds.items()})
-    return {cause: total[cause] / 1e9 for cause in GPU_CAUSES if total.get(cause)}
+    spent = sum_causes(run.devices)
+    return {cause: spent[cause] / 1e9 for cause in GPU_CAUSES if cause in spent}
 
 
 def find_productive(run: Explanation) -> float | None:
     """Return the share of the device time of a run in which devices trained or generated; None if it is unknown."""
-    causes = _by_cause(run)
-    total = sum(causes.values())
-    return (
-        sum(value for cause, value in causes.items() if GPU_CAUSES[cause].state == "productive") / total
-        if total
-        else None
-    )
+    states = sum_states(sum_causes(run.devices))
+    return states["productive"] / states.total() if states else None
 
 
 def _list_missing(run: Explanation) -> list[str]:
@@ -269,10 +262,7 @@ def phase_seconds(step: Step) -> dict[str, float]:
 
 def gpu_seconds(step: Step) -> dict[str, float]:
     """Return the GPU seconds of a step by cause."""
-    total: Counter[str] = Counter()
-    for device in step.devices:
-        total.update({cause: device.gpus * nanos for cause, nanos in device.nanoseconds.items()})
-    return {cause: nanos / 1e9 for cause, nanos in total.items() if nanos}
+    return {cause: nanoseconds / 1e9 for cause, nanoseconds in sum_causes(step.devices).items()}
 
 
 class _Columns:
@@ -478,11 +468,10 @@ def compare_runs(first: Explanation, second: Explanation, a: str, b: str) -> dic
         a: What a command takes to read A.
         b: The same for B.
     """
-    compared = comparison.compare(first, second)
-    document = to_plain(make_compare(compared, (), a, b))
+    document = make_compare(comparison.compare(first, second), (), a, b)
     return {
-        **document,
-        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(compared)],
+        **to_plain(document),
+        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(document)],
     }
 
 

@@ -103,6 +103,7 @@ export function percent(share) {
   if (share === null || share === undefined) return "";
   const nearest = Math.round(share * 100);
   const shown = nearest - share * 100 === 0.5 && nearest % 2 ? nearest - 1 : nearest;
+  if (share >= 0.995 && share < 1) return "> 99%";
   return share > 0 && share < 0.005 ? "< 1%" : `${shown}%`;
 }
 

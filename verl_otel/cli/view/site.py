@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from verl_otel._internal import printable, safe_files
+from verl_otel.analysis import findings
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation
@@ -141,7 +142,7 @@ def _make_reply(text: str, kind: str, *headers: tuple[str, str]) -> Reply:
 
 
 def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
-    """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict.
+    """Return the document of ``verl-otel explain --json``: for some steps, or for those that it would choose, in its order.
 
     Args:
         run: What is known of the run.
@@ -149,8 +150,8 @@ def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
         query: The numbers of the steps.
     """
     numbers = {int(text) for text in query.get("step", [])}
-    steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    described = to_plain(make_explain(run, steps[-MAX_EXPLAINED:]))
+    chosen = [step for step in run.steps if step.number in numbers] or findings.choose_steps(run, MAX_EXPLAINED)
+    described = to_plain(make_explain(run, chosen[:MAX_EXPLAINED]))
     partial = {"progress": ""} if read < WHOLE else {}
     return {**described, **partial, "read": round(read, 4)}
 

@@ -15,8 +15,9 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names, scalar_keys
 from verl_otel.semconv.metric_names import SCALAR_DESCRIPTION
 
+_REWARD_MEAN: Final = "rollout/reward_mean"
 SHORT: Final = {
-    "rollout/reward_mean": scalar_keys.REWARDS,
+    _REWARD_MEAN: scalar_keys.REWARDS,
     "rollout/response_length_mean": scalar_keys.ROLLOUT["response_length_mean"],
     **{f"ppo/{name}": scalar_keys.PPO[name] for name in ("policy_loss", "value_loss", "entropy", "kl_div")},
     "ppo/kl_reference": scalar_keys.REFERENCE_KL,
@@ -62,6 +63,8 @@ class Step(NamedTuple):
 
 def find_key(value: Value) -> str | None:
     """Return the key of a point: verl's, or that of a component of the reward; None for another metric."""
+    if value.metric == metric_names.AVERAGE_REWARD:  # a loop of a user's own has no other
+        return _REWARD_MEAN
     if value.metric == metric_names.REWARD_COMPONENT:
         return scalar_keys.component_key(*(value.labels.get(label, "") for label in (attr.VARIABLE, attr.AGGREGATE)))
     if value.metric == metric_names.VALIDATION_SCORE:

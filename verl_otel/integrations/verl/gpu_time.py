@@ -305,7 +305,7 @@ def _judge_balance(spent: Spent, pool: GpuPool) -> balance.Balance | None:
         ("rollout", pool.generates, spent.rollouts),
     )
     return balance.judge(
-        DeviceTime(lane, {cause: round(seconds * 1e9) for cause, seconds in causes.items()}, gpus, lane)
+        DeviceTime(lane, {cause: round(seconds * 1e9 / gpus) for cause, seconds in causes.items()}, gpus, lane)
         for lane, gpus, causes in lanes
         if gpus
     )
@@ -318,7 +318,7 @@ def _advise(account: _Account) -> str:
         return ""
     return (
         f"the trainer's GPUs waited for samples {sides.trainer_waits:.0%} of the time, those of the rollouts for the trainer "
-        f"{sides.rollouts_wait:.0%}, both {sides.both_wait:.0%}, with no trajectory open; {balance.advise(sides)}"
+        f"{sides.rollouts_wait:.0%}, both {sides.both_wait:.0%}, with no trajectory open; {sides.advice}"
     )
 
 

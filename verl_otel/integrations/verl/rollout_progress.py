@@ -92,7 +92,7 @@ class RolloutProgress:
         if now - self._last_line >= LINE_SECONDS and RECORDER.verdict_lines:
             self._last_line = now
             text = self._describe(counts, now - self._began)
-            self._run_later(lambda: _log(text))
+            self._run_later(lambda: _log(text, running=counts["running"]))
 
     def _describe(self, counts: dict[str, int], waited: float) -> str:
         left = self._estimate(counts["finished"], waited)
@@ -123,11 +123,13 @@ def find_oldest(rows: Iterable[OpenSpanRow]) -> tuple[OpenSpanRow, OpenSpanRow] 
     return oldest, max(inside, key=lambda row: (row.start_ns, row is not oldest))
 
 
-def _log(text: str) -> None:
+def _log(text: str, *, running: int) -> None:
     with error_boundary.suppress_errors("progress"):
         session = current_session()
         oldest = find_oldest(_read_open_spans(session.config.run_path)) if session is not None else None
-        if oldest is not None:
+        if session is not None and oldest is None and running:
+            text += "; no trajectory of this node is open: if there is no other node, nobody works on the running prompts any more"
+        elif oldest is not None:
             trajectory, inner = oldest
             age = time.time_ns() - trajectory.start_ns
             uid = str(trajectory.attributes.get(attr.SAMPLE_UID, "?"))[:UID_LENGTH]

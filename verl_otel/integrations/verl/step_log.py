@@ -16,7 +16,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import SIGNAL, find_spread, measure_components
+from verl_otel.recording.step_statistics import SIGNAL, find_spread, make_component_fields, measure_components
 from verl_otel.semconv import logs, scalar_keys
 
 _SCOPES: Final = {
@@ -106,8 +106,7 @@ def write(data: Mapping[str, Any], step: Any) -> dict[str, dict[str, float]]:
     components = _take_components(data)
     if run_log.is_enabled(logs.INFO):
         _add_records({str(key): value for key, raw in data.items() if (value := to_number(raw)) is not None}, number)
-        fields = {f"{name}_{each}": value for name, values in components.items() for each, value in values.items()}
-        run_log.add_step(logs.REWARD, number, fields)
+        run_log.add_step(logs.REWARD, number, make_component_fields(components))
     run_log.end_step(number)
     return components
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, assign, replace
-from verl_otel.integrations.verl import gpu_time
+from verl_otel.integrations.verl import gpu_time, repeated_prompts
 from verl_otel.integrations.verl.trainer import close_step, open_step, stop_step
 from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.decorate import Steps, surround
@@ -87,19 +87,21 @@ def _install(module: ModuleType) -> None:
             assign(other, _TIMER, module.marked_timer)
 
 
-def _load(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+def _load(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Record how long a trainer waits for an iterator over its data, or for the next batch; not for the end of the data."""
     if not RECORDER.on:
         return
     span = Span(_DATA_LOADING)
     with span:
         try:
-            yield
+            loaded = yield
         except StopIteration:
             span.discard()
+            repeated_prompts.forget(args[0])
             raise
     if span.start:
         gpu_time.note_phase(DATA_LOADING, span.start, span.stop)
+    repeated_prompts.note(args[0], loaded)
 
 
 _TIMER: Final = "marked_timer"
