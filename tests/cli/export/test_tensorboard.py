@@ -13,7 +13,7 @@ import verl_otel
 from verl_otel import session
 from verl_otel.cli import rollouts
 from verl_otel.cli.export.tensorboard import SampleTexts
-from verl_otel.integrations.verl import step_log, tracking
+from verl_otel.integrations.verl import tracking, training
 
 accumulators = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed"

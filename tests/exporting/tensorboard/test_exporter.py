@@ -5,7 +5,7 @@
 import pytest
 
 from verl_otel import session
-from verl_otel.integrations.verl import scalars, step_log, tracking
+from verl_otel.integrations.verl import scalars, step_log, tracking, training
 from verl_otel.integrations.verl.sample_origin import Origin
 
 accumulators = pytest.importorskip(
