@@ -36,7 +36,8 @@ def call_for(seconds: float, thread_name: str, function: Callable[[], T]) -> T:
         function: The function. Its result is dropped if it comes later.
 
     Raises:
-        TimeoutError: It did not return in time, or no thread could be started: CPython 3.12.0 to 3.12.2 start none at the end of the interpreter.
+        TimeoutError: It did not return in time, or no thread could be started: CPython 3.12.0 to 3.12.2 start none at
+            the end of the interpreter.
     """
     results: list[T] = []
     errors: list[BaseException] = []

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps failures of the library out of the training: suppresses them, logs each place once, and counts them.
 
-A failing hook or exporter may lose telemetry, never a step. An exception that our code did not raise passes: a Python signal handler
-(``SIGALRM`` around a grader) or a trace function may interrupt our code, and its exception then propagates through our frames. The traceback
-shows it; docs/explanation/decisions/0019-let-foreign-exceptions-pass.md has the reasons. Every ``except Exception`` that may run in a thread of
-the user calls `record_internal_error` or `may_propagate`. Our own tests set `RAISE_INTERNAL_ERRORS`, so that they fail.
+A failing hook or exporter may lose telemetry, never a step. An exception that our code did not raise passes: a Python
+signal handler (``SIGALRM`` around a grader) or a trace function may interrupt our code, and its exception then
+propagates through our frames. The traceback shows it; docs/explanation/decisions/0019-let-foreign-exceptions-pass.md
+has the reasons. Every ``except Exception`` that may run in a thread of the user calls `record_internal_error` or
+`may_propagate`. Our own tests set `RAISE_INTERNAL_ERRORS`, so that they fail.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def may_propagate(error: BaseException) -> None:
 def is_foreign(error: BaseException) -> bool:
     """Return whether an exception was raised by code that interrupted ours, and not by ours.
 
-    Such code is a signal handler, or has received the frame below it in the traceback as an argument, as signal handlers and trace functions
-    do.
+    Such code is a signal handler, or has received the frame below it in the traceback as an argument, as signal
+    handlers and trace functions do.
 
     Args:
         error: The exception, with the traceback that it has in our ``except`` clause.

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the lines of verl-otel to the log of the training, without waiting for the log.
 
-A pipe that is full and that no process reads any more (a stopped ``tee``, a pager, a launcher that is gone) blocks a writer for good, and a writer
-below `logging` holds the lock of its handler meanwhile: `logging.shutdown` then waits for that lock, and the program never ends. So a line is
-written only if the handler's lock is free and its stream takes the line. Otherwise it waits, and is tried again with the next line, at each
-drain, and at the end of the session.
+A pipe that is full and that no process reads any more (a stopped ``tee``, a pager, a launcher that is gone) blocks a
+writer for good, and a writer below `logging` holds the lock of its handler meanwhile: `logging.shutdown` then waits for
+that lock, and the program never ends. So a line is written only if the handler's lock is free and its stream takes the
+line. Otherwise it waits, and is tried again with the next line, at each drain, and at the end of the session.
 
 What remains: another process may fill the rest of a shared pipe between the check and the write.
 """
@@ -145,7 +145,7 @@ def _find_descriptor(stream: Any) -> int:
 
 
 def takes(stream: Any, size: int) -> bool:
-    """Return whether ``size`` bytes can be written to a stream now without blocking. A stream without a file descriptor takes everything."""
+    """Return whether ``size`` bytes can be written now without blocking. A stream without a file descriptor takes all."""
     descriptor = _find_descriptor(stream)
     if descriptor < 0:
         return True

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What distinguishes machines, containers and processes that have the same names: host names are chosen, and process ids are 1 in many containers."""
+"""What distinguishes machines, containers and processes that have the same host name or process id."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ _SHAPES: Final = re.compile(
     r"|-----BEGIN[ \w]+-----[^-]*(?:-----END[ \w]+-----)?"
     r"|(?<![A-Za-z0-9])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?![A-Za-z0-9])|(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}={1,2}(?![\w=])"
 )
-"""Tokens of the services that trainings use (OpenAI, Hugging Face, GitHub, AWS, Google), keys, and long mixtures of letters and digits (W&B)."""
+"""Tokens of the services that trainings use (OpenAI, Hugging Face, GitHub, AWS, Google), keys, and long mixtures of
+letters and digits (W&B)."""
 _LOGIN: Final = re.compile(r"(?<=://)[^\s/'\"]*@")
 _SCHEME: Final = re.compile(r"(?i)\b(bearer|basic|digest|token)((?:\s|%20)+)[\w.~+/=%:-]{4,}")
 _QUERY: Final = re.compile(r"(://[^\s?'\"]{0,500}\?)[^\s'\"#]+")

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of lines that are rotated by size and then compressed: their names, the format of the compressed ones, and how both are read.
 
-``traces-x.jsonl`` grows. ``traces-x.1.jsonl`` is the part before it, ``.2`` the one before that. All but ``.1`` are compressed after a while:
-``traces-x.2.jsonl.gz``. For a moment a part exists in both forms, and the one that is not compressed counts.
+``traces-x.jsonl`` grows. ``traces-x.1.jsonl`` is the part before it, ``.2`` the one before that. All but ``.1`` are
+compressed after a while: ``traces-x.2.jsonl.gz``. For a moment a part exists in both forms, and the one that is not
+compressed counts.
 
-A compressed file is gzip with one member per block, and ``zcat`` reads it. A field in the header of each member has the length of the member
-and of its block, so a reader goes from member to member, and decompresses only the blocks that it needs. The content of a file is not
-trusted: it may be damaged, or another program's.
+A compressed file is gzip with one member per block, and ``zcat`` reads it. A field in the header of each member has the
+length of the member and of its block, so a reader goes from member to member, and decompresses only the blocks that it
+needs. The content of a file is not trusted: it may be damaged, or another program's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -40,7 +41,8 @@ _MAGIC: Final = b"\x1f\x8b\x08\x04"
 _FIELD: Final = (20, b"VO", 16)
 _TIME: Final = re.compile(rb'"(?:endT|t)imeUnixNano": ?"?(\d{1,19})[^\d]')
 HEAD_BYTES: Final = 16 << 10
-"""Bytes of a beginning: the resource of the process, which is that of all its files, and the ids of some spans, which are of one file only."""
+"""Bytes of a beginning: the resource of the process, which is that of all its files, and the ids of some spans, which
+are of one file only."""
 _ROTATED: Final = re.compile(r"\.(\d+)\.jsonl(?:\.gz)?$")
 
 
@@ -313,9 +315,3 @@ def size_of(path: Path) -> int:
         return path.stat().st_size
     with _open_compressed(path) as file:
         return file.size
-
-
-def read_blocks(path: Path) -> tuple[Iterable[Block], int]:
-    """Return the blocks of a compressed file, and the number of bytes of its lines. Raises `OSError`."""
-    with _open_compressed(path) as file:
-        return tuple(file.blocks), file.size

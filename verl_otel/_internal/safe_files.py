@@ -106,9 +106,10 @@ def make_folder(folder: Path) -> None:
 def check_folder(folder: Path) -> None:
     """Refuse a folder that another user may have prepared, by its name or by that of a folder above it.
 
-    Checked is what lies directly inside a folder that everyone can write, such as ``/tmp``, wherever that is on the way: it belongs to this user,
-    or to root. A folder directly inside ``/tmp`` itself, and the default folder of a user without a home folder, must be of this user and no link,
-    and others must not be able to write it. All other folders are a choice of the user, such as the folder of a team.
+    Checked is what lies directly inside a folder that everyone can write, such as ``/tmp``, wherever that is on the
+    way: it belongs to this user, or to root. A folder directly inside ``/tmp`` itself, and the default folder of a user
+    without a home folder, must be of this user and no link, and others must not be able to write it. All other folders
+    are a choice of the user, such as the folder of a team.
 
     Raises:
         PermissionError: A folder is refused. The message says what to do.
@@ -261,7 +262,8 @@ def _fill_and_rename(handle: int, temporary: Path, path: Path, data: bytes) -> N
 # -- locks and names --
 
 POLLS: Final = 50
-"""Attempts within the time that is waited for a lock. Hundreds of processes that try a hundred times a second would leave its holder no CPU."""
+"""Attempts within the time that is waited for a lock. Hundreds of processes that try a hundred times a second would
+leave its holder no CPU."""
 MAX_POLL: Final = 0.25
 
 

@@ -111,8 +111,8 @@ class BestMetric:
     """The scalar that says which checkpoint is best.
 
     Args:
-        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest. A key is verl's, or the name that the
-            run log has for it, such as ``rollout/reward_mean``.
+        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest. A key is
+            verl's, or the name that the run log has for it, such as ``rollout/reward_mean``.
     """
 
     def __init__(self, text: str) -> None:
@@ -202,7 +202,7 @@ class Guards:
         return Decision(stops[0] if stops else None, record.wants_checkpoint, value, alerts)
 
     def _look_for(self, best: BestMetric, step: int, values: Mapping[str, float]) -> None:
-        """Log once if a step does not have the scalar of the best checkpoint; a score of a validation is expected at steps that validate."""
+        """Log once if a step lacks the scalar of the best checkpoint; that of a validation is expected where one was made."""
         is_expected = not best.key.startswith(VALIDATION) or any(key.startswith(VALIDATION) for key in values)
         if self._is_best_known or not is_expected:
             return

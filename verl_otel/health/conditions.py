@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Conditions that guards stop a training for, and those of its alerts. Each sees the scalars of every step, in order, for some steps in a row.
+"""Conditions of guards and alerts. Each sees the scalars of every step, in order, for some steps in a row.
 
-Scalars have verl's keys, such as ``actor/ppo_kl``. Conditions do not depend on the scale or sign of the reward: a fall is measured against what
-the run has gained, and against the noise between its steps.
+Scalars have verl's keys, such as ``actor/ppo_kl``. Conditions do not depend on the scale or sign of the reward: a fall
+is measured against what the run has gained, and against the noise between its steps.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _RECENT: Final = 100
 LEVEL: Final = 20
 """Steps whose mean is what a run has reached: rewards that are rarely above 0 reach a high mean of five by chance."""
 DIFFERENCE: Final = math.sqrt(math.pi) / 2
-"""Standard deviation of independent normal values per mean absolute difference of two of them (von Neumann et al., The Mean Square Successive
-Difference, 1941, has the squared form). A median would be 0 for rewards of 0 and 1."""
+"""Standard deviation of independent normal values per mean absolute difference of two of them (von Neumann et al., The
+Mean Square Successive Difference, 1941, has the squared form). A median would be 0 for rewards of 0 and 1."""
 
 
 class Seen(NamedTuple):
@@ -123,8 +123,9 @@ def make_kl_check(thresholds: Mapping[str, float]) -> Check:
 class RewardFall:
     """Checks whether the reward has lost a share of what it had gained.
 
-    The mean of five steps must lie below the best mean of twenty by more than ``reward_fall`` of the difference between the best and the lowest
-    such mean, and by more than the noise between steps explains: that of the last steps, and that of the whole run.
+    The mean of five steps must lie below the best mean of twenty by more than ``reward_fall`` of the difference between
+    the best and the lowest such mean, and by more than the noise between steps explains: that of the last steps, and
+    that of the whole run.
 
     Args:
         share: The threshold ``reward_fall``; NaN: nothing is a fall.
@@ -239,7 +240,8 @@ SCORES: Final = ("critic/score/min", "critic/score/max")
 class GapJump:
     """Checks whether the engine's probabilities differ from the trainer's much more than in the steps before.
 
-    Weights that a sync did not move, or a prefix cache that was not cleared, are not visible otherwise: nothing is slow, and the version is right.
+    Weights that a sync did not move, or a prefix cache that was not cleared, are not visible otherwise: nothing is
+    slow, and the version is right.
 
     Args:
         thresholds: ``rollout_gap`` and ``rollout_gap_factor``.

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles: values of thresholds for a kind of training, by name or in a file.
 
-A file has one ``name = number`` a line, ``nan`` for off, comments after ``#``, and may begin with ``base = "math"``, the profile of all other values.
+A file has one ``name = number`` a line, ``nan`` for off, comments after ``#``, and may begin with ``base = "math"``,
+the profile of all other values.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _parse_value(number: int, name: str, word: str) -> float:
 
 
 def to_manifest(profile: Profile) -> dict[str, str]:
-    """Return a profile as facts for the manifest of a run: its name, and the thresholds that differ from the defaults, as JSON. Off is null."""
+    """Return the name of a profile and its thresholds that differ from the defaults, as JSON; off is null."""
     changed = {
         name: None if math.isnan(value) else value
         for name, value in profile.values.items()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The last few steps against those before, counted in steps: what became slower, or larger, all of a sudden, and whether a series still improves."""
+"""The last few steps against those before: what suddenly became slower or larger, and whether a series still improves."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ class LearningProgress:
     def find_trend(self) -> float | None:
         """Return Kendall's tau of the last twenty values against time, from -1 (falling) to 1 (rising); None for too few values.
 
-        It does not depend on the scale of the values, so that one threshold fits every reward. Source: H. B. Mann, Nonparametric Tests Against Trend,
-        Econometrica 13 (1945).
+        It does not depend on the scale of the values, so that one threshold fits every reward. Source: H. B. Mann,
+        Nonparametric Tests Against Trend, Econometrica 13 (1945).
         """
         return measure_trend(self._values) if len(self._values) >= MIN_VALUES else None
 

@@ -17,7 +17,8 @@ from verl_otel.semconv.scalar_keys import COMPONENT
 MEAN: Final = "_mean"
 """End of the keys of the means of components."""
 COMPONENT_FACTOR: Final = 4.0
-"""Standard errors beyond which a component has moved. Less than `NOISE_FACTOR`: the steps are given, and not those with its largest difference."""
+"""Standard errors beyond which a component has moved. Less than `NOISE_FACTOR`: the steps are given, and not those with
+its largest difference."""
 
 
 class Change(NamedTuple):

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of thresholds: their names, their defaults and the reasons for them. Prometheus' ``thresholds.rules.yml`` is generated from it.
 
-A threshold that is off by default depends on the scale of the reward, on the model or on the algorithm. Its text says which value to begin with.
+A threshold that is off by default depends on the scale of the reward, on the model or on the algorithm. Its text says
+which value to begin with.
 """
 
 from __future__ import annotations

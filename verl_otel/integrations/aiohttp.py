@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """aiohttp: HTTP calls of rewards carry ``traceparent`` and are client spans, by OpenTelemetry's own instrumentation with restrictions.
 
-It is switched on only in processes that make such calls, by the code that makes them; with ``VERL_OTEL_AIOHTTP=all`` by the first session of a
-process, for the calls of tools and agent loops.
+It is switched on only in processes that make such calls, by the code that makes them; with ``VERL_OTEL_AIOHTTP=all`` by
+the first session of a process, for the calls of tools and agent loops.
 
 * A call without a current span creates no span and no header: what belongs to no trace is of no interest.
 * It records no metrics: they are not in the catalogue.
 * It records no query string, and no exception message unless content is captured: they may hold prompts, answers and keys.
 
-verl's own reward router forwards the headers that it receives. Its own client spans would replace them, so the caller's context is extracted
-and made current around each request.
+verl's own reward router forwards the headers that it receives. Its own client spans would replace them, so the caller's
+context is extracted and made current around each request.
 """
 
 from __future__ import annotations

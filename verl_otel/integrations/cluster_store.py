@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ray's key-value store, for what the processes of a cluster tell each other.
 
-The store is in the memory of Ray's head process. A call takes less than a millisecond while the head responds, and may block for minutes while
-it does not. A value outlives the process that wrote it.
+The store is in the memory of Ray's head process. A call takes less than a millisecond while the head responds, and may
+block for minutes while it does not. A value outlives the process that wrote it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class _Inherited:
 def is_connected() -> bool:
     """Return whether Ray can answer this process. Never imports Ray, and asks nothing.
 
-    It cannot in a forked child of a process of the cluster, where a question waits indefinitely. In a worker that ends, whose connection Ray
-    has closed before the exit handlers run, a question ends the process at once, and the user's own exit handlers are skipped.
+    It cannot in a forked child of a process of the cluster, where a question waits indefinitely. In a worker that ends,
+    whose connection Ray has closed before the exit handlers run, a question ends the process at once, and the user's
+    own exit handlers are skipped.
     """
     ray: Any = sys.modules.get("ray")
     if ray is None or not getattr(ray, "is_initialized", bool)():
@@ -57,8 +58,8 @@ def runtime_context() -> Any:
     """Return Ray's context of this process. It is in its own memory.
 
     Raises:
-        RuntimeError: The process is not part of a cluster (any more), or Ray cannot answer it. Ray's own function would start a cluster, or join
-            one of another program.
+        RuntimeError: The process is not part of a cluster (any more), or Ray cannot answer it. Ray's own function would
+            start a cluster, or join one of another program.
     """
     if not is_connected():
         raise RuntimeError("this process is not part of a Ray cluster")

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replacement of the package ``rl_insight``, without its actor, server and port.
 
-verl calls ``rl_insight`` if ``trainer.logger`` holds ``rl_insight``. If that package is not installed, or with ``VERL_OTEL_RL_INSIGHT=on``, the
-import finds the modules of this package. Calls of verl are ignored, because hooks record the same data; calls of users become spans and
-metrics. Names and signatures are those of RL-Insight 0.3.0.
+verl calls ``rl_insight`` if ``trainer.logger`` holds ``rl_insight``. If that package is not installed, or with
+``VERL_OTEL_RL_INSIGHT=on``, the import finds the modules of this package. Calls of verl are ignored, because hooks
+record the same data; calls of users become spans and metrics. Names and signatures are those of RL-Insight 0.3.0.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ Names are those of 0.5.12. SGLang creates spans if the user enables them (``enab
 processes and with its own exporter; this integration only adds the trace context of the caller. verl passes SGLang a request object and no
 HTTP request.
 
-SGLang's processes share metrics through files; ``prometheus_client`` chooses this mode when it is imported. verl-otel imports that package only
-if ``VERL_OTEL_EXPORTERS`` holds ``prometheus``, at the first record of a process. If this happens before SGLang has set the folder of the files,
-the metrics of SGLang's tokenizer would not reach them. The choice is repeated here.
+SGLang's processes share metrics through files; ``prometheus_client`` chooses this mode when it is imported. verl-otel
+imports that package only if ``VERL_OTEL_EXPORTERS`` holds ``prometheus``, at the first record of a process. If this
+happens before SGLang has set the folder of the files, the metrics of SGLang's tokenizer would not reach them. The
+choice is repeated here.
 """
 
 from __future__ import annotations

@@ -36,7 +36,8 @@ def describe(span: Span, values: Mapping[str, Any]) -> None:
 OPENERS: Final[dict[str, Callable[[str], Span | None]]] = {}
 """Actor methods, of any class since users define replicas of their own, that are spans in the process of the actor.
 
-A value takes the class name of the actor and returns the span of one call, not yet entered, or None. Integrations fill it, that of Ray reads it.
+A value takes the class name of the actor and returns the span of one call, not yet entered, or None. Integrations fill
+it, that of Ray reads it.
 """
 
 

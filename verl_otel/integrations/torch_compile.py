@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``torch.compile``: decorated functions in a region that is compiled are traced as if recording were off.
 
-The verbs need no hook, see `verl_otel.recording.compiled_regions`. What is patched here are internals of PyTorch: a release that has others traces
-what it would trace anyway, and a line of level DEBUG says so. Calls that are not traced stay as they are.
+The verbs need no hook, see `verl_otel.recording.compiled_regions`. What is patched here are internals of PyTorch: a
+release that has others traces what it would trace anyway, and a line of level DEBUG says so. Calls that are not traced
+stay as they are.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ the spans need are enabled. With ``VERL_OTEL_ENGINE_TRACES`` the engine creates 
 and they are exported together with those of verl-otel. vLLM's exporter and its child processes are not involved, so no second destination
 has to be configured and reachable.
 
-Each request carries the trace headers of its caller until its span is created. The engine's core returns the headers with the last output of a
-request, except for aborted requests, and verl aborts requests before every weight sync. So the headers are stored on the state of the request
-in this process, and are freed with it.
+Each request carries the trace headers of its caller until its span is created. The engine's core returns the headers
+with the last output of a request, except for aborted requests, and verl aborts requests before every weight sync. So
+the headers are stored on the state of the request in this process, and are freed with it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _restore(inherited: str | None) -> None:
 
 
 def _send_headers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
-    """Add headers to a call of ``generate``, which returns the host's own generator: tokens cost nothing, and closing it works as before."""
+    """Add headers to a call of ``generate``, which returns the host's own generator: tokens cost nothing."""
     is_tracing = getattr(getattr(args[0], "output_processor", None), "tracing_enabled", True)
     if kwargs.get("trace_headers") is None and is_tracing:
         headers = make_headers()

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Children of `multiprocessing`: a spawned one finds the run of its parent (a forked one has it), and all end without `atexit`.
 
-A forked child has the run of its parent in memory. One that is started by ``spawn`` or ``forkserver`` begins with nothing but the environment,
-in which the parent leaves its process id, its attempt and its run. By the id a child differs from any other program that inherits the environment.
+A forked child has the run of its parent in memory. One that is started by ``spawn`` or ``forkserver`` begins with
+nothing but the environment, in which the parent leaves its process id, its attempt and its run. By the id a child
+differs from any other program that inherits the environment.
 """
 
 from __future__ import annotations

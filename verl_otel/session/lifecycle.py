@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a process: switches recording on, drains it at an interval, passes the batches to exporters, and ends within a deadline."""
+"""The session of a process: switches recording on, drains it at an interval, and ends within a deadline."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What held a step, reported when the step ends: a line of the log, an event, ``verl.step.held``, and ``verl.goodput``; and what held the run.
+"""What held a step, reported when it ends: a line of the log, an event, ``verl.step.held``, ``verl.goodput``.
 
-Verdicts come from what the trainer itself knows: its phases, and what it did between two steps. The rules are those of `slow_phases`, with the steps
-before as peers. Memory is that of the baselines.
+Verdicts come from what the trainer itself knows: its phases, and what it did between two steps. The rules are those of
+`slow_phases`, with the steps before as peers. Memory is that of the baselines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ PHASE, BETWEEN = "phase", "between"
 OWN_CODE: Final = "own code"
 """Time between two steps in no phase, in no tracker and in no data loader."""
 MIN_PEERS: Final = 2
-"""Minimum number of steps before, without the first occurrence: of two steps alone, either may be the unusual one. `explain` has later steps, too."""
+"""Minimum number of steps before, without the first occurrence: of two steps alone, either may be the unusual one.
+`explain` has later steps, too."""
 _NESTED_SHARE: Final = 0.8
 """An inner part that explains this share of the excess of an outer one is named instead."""
 

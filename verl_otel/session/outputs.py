@@ -36,7 +36,7 @@ LOSSES: Final = frozenset(
 
 
 class Outputs:
-    """Opens what takes batches, passes batches to each, and closes them. What one of them raises is counted and keeps no other from its call.
+    """Opens what takes batches, passes batches to each, and closes them. What one raises does not keep others from it.
 
     Args:
         run: The run.

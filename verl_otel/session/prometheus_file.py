@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the job of verl-otel to a user's ``prometheus.yml``: a file beside it, and one line that names this file.
 
-Both are written under a lock, and put back if Prometheus refuses them. Without a ``prometheus.yml`` nothing is created: no Prometheus would read it.
-Whatever cannot be done is one line for the user, and the file stays as it was.
+Both are written under a lock, and put back if Prometheus refuses them. Without a ``prometheus.yml`` nothing is created:
+no Prometheus would read it. Whatever cannot be done is one line for the user, and the file stays as it was.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _has_job(url: str, name: str) -> bool | None:
 
 
 def lists_run(url: str, run_id: str) -> bool | None:
-    """Return whether an HTTP service discovery of verl-otel has targets of a run; None if there is none at this URL, or it asks for a password."""
+    """Return whether an HTTP service discovery has targets of a run; None without one, or if it asks for a password."""
     state, body = _ask(f"{url}?{urlencode({'run': run_id})}")
     try:
         entries = safe_files.parse_json(body) if state == _OK else None
@@ -299,7 +299,7 @@ def _write_job(path: Path, text: str) -> None:
 
 
 def _write_settings(path: Path, before: bytes, after: bytes) -> None:
-    """Write what differs into the file, so that its owner, group, mode and links stay: a line at its end is one append. Raises `OSError`."""
+    """Write what differs into the file, so that owner, group, mode and links stay: a line is one append. Raises `OSError`."""
     if safe_files.read_bytes(path, MAX_BYTES) != before:
         raise OSError(errno.EBUSY, "another program has just changed it", str(path))
     pairs = enumerate(zip(before, after, strict=False))

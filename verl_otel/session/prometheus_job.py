@@ -50,8 +50,8 @@ class _Content(NamedTuple):
 def make_pattern(folder: str | Path, name: str = "*.json") -> str:
     r"""Return the pattern by which Prometheus finds files of a folder, whose own name may have characters of patterns.
 
-    Prometheus matches it by Go's ``filepath.Glob``, with a backslash before a character that stands for itself. It refuses a ``*`` in the name of
-    a folder also then; ``?`` finds it.
+    Prometheus matches it by Go's ``filepath.Glob``, with a backslash before a character that stands for itself. It
+    refuses a ``*`` in the name of a folder also then; ``?`` finds it.
 
     Args:
         folder: The folder.

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies records of Python's ``logging``, of level WARNING and above, to the run log, with their trace, step and phase.
 
-The record factory is used, not a handler: a handler of the root logger would change what `logging.basicConfig` and `logging.lastResort` do.
-A message may quote a prompt. It is copied if ``VERL_OTEL_CAPTURE_CONTENT`` is on or if its text is a constant of the code; what is inserted into
-the constant is left out, but for reports of the watchdog.
+The record factory is used, not a handler: a handler of the root logger would change what `logging.basicConfig` and
+`logging.lastResort` do. A message may quote a prompt. It is copied if ``VERL_OTEL_CAPTURE_CONTENT`` is on or if its
+text is a constant of the code; what is inserted into the constant is left out, but for reports of the watchdog.
 """
 
 from __future__ import annotations

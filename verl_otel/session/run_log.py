@@ -102,7 +102,7 @@ class RunLog(Exporter):
             self._waiting.extend(records)
 
     def poll(self) -> None:
-        """Write the records. What a full disk refuses is counted as dropped; the file exporter, which writes to the same folder, logs the reason."""
+        """Write the records. What a full disk refuses is counted as dropped; the file exporter logs the reason."""
         with self._lock:
             self._write()
 
@@ -119,7 +119,7 @@ class RunLog(Exporter):
         run_locked(self._lock, self._write, deadline)
 
     def close(self, deadline: float) -> None:
-        """Write the records and close the file. It stays open if another thread hangs in writing: the number of its descriptor may be reused."""
+        """Write the records and close the file, unless another thread hangs in writing: its descriptor may be reused."""
         run_locked(self._lock, self._end, deadline)
 
     def _end(self) -> None:

@@ -29,7 +29,8 @@ STATUS: Final = "status"
 DESTINATION: Final = "destination.json"
 """In the folder of a run that writes no files: its exporters and the endpoint."""
 MAX_TRAININGS: Final = 32
-"""Records of processes with a training loop that are kept, one for each attempt as a rule. Of older ones only the number of steps is kept."""
+"""Records of processes with a training loop that are kept, one for each attempt as a rule. Of older ones only the
+number of steps is kept."""
 LOCK_SECONDS: Final = 0.5
 """Seconds that a change of the manifest waits for another one, whose process may be stopped."""
 

@@ -147,7 +147,7 @@ class RunStatus:
         self._due = not run_manifest.record_training(config.run_path, self._describe(config, described))
 
     def _compare(self, config: Config, first: int) -> None:
-        """Report that this attempt began behind the last checkpoint of those before: what was not found is trained again, without a word of verl."""
+        """Report that this attempt began behind the last checkpoint of those before: verl trains again without a word."""
         saved = run_manifest.find_saved(config.run_path, config.run_attempt)
         if saved is not None and first <= saved:
             text = f"attempt {config.run_attempt} began at step {first}, although a checkpoint of step {saved} was saved before"

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several jobs under one name: whether a run that has begun is continued, or its name is used again.
 
-``torchrun --rdzv-id=100`` stands in scripts that start one job after the other, and several at once. A run whose processes were killed, or that has
-failed, is continued: this is another attempt. One that has finished, or that goes on, is another job.
+``torchrun --rdzv-id=100`` stands in scripts that start one job after the other, and several at once. A run whose
+processes were killed, or that has failed, is continued: this is another attempt. One that has finished, or that goes
+on, is another job.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def keep_apart(run_dir: Path, run_id: str, job: str) -> str:
 
 
 def warn_of_other(folder: Path) -> None:
-    """Log that the run that is about to begin here has finished before, or goes on: two jobs that have one name are mixed. Before its attempt begins."""
+    """Log, before an attempt begins, that the run here has finished or goes on: two jobs of one name are mixed."""
     last = _find_last(folder)
     state = (
         "goes on" if last and _goes_on(folder, last) else "has finished" if last and _has_finished(folder, last) else ""

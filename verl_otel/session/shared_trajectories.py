@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes trajectories of an own loop to the process of their step, where they ran in others of the cluster, such as Ray's actors.
 
-Scores, percentiles and groups of a step are those of all its trajectories: no process that ran a part of them can know them, and they cannot be
-merged from what each of these would report. A thread sends and looks, because a cluster whose head does not answer may block for minutes.
+Scores, percentiles and groups of a step are those of all its trajectories: no process that ran a part of them can know
+them, and they cannot be merged from what each of these would report. A thread sends and looks, because a cluster whose
+head does not answer may block for minutes.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectors: objects that read hardware, such as the counters of a GPU, some in one process per node.
 
-One thread of each process reads all of them at each metric interval and keeps the values with their time. The drain takes those that are fresh, and
-never waits for a driver or the kernel. A read that hangs holds up the reads behind it; recording and exporting go on.
+One thread of each process reads all of them at each metric interval and keeps the values with their time. The drain
+takes those that are fresh, and never waits for a driver or the kernel. A read that hangs holds up the reads behind it;
+recording and exporting go on.
 
 A collector opens nothing before its first read. The metrics of a node are read by the process that holds a lock in the run's folder.
 The kernel releases the lock when its holder dies, and another process takes over from a frozen holder. Two runs on one node have one
@@ -29,7 +30,8 @@ from verl_otel.system import procfs
 from verl_otel.system.leader_lock import STALE_SECONDS, LeaderLock
 
 MISSED_READS: Final = 3
-"""Metric intervals after which values are no longer shown, and after which the holder of the lock counts as frozen if it has not renewed it."""
+"""Metric intervals after which values are no longer shown, and after which the holder of the lock counts as frozen if
+it has not renewed it."""
 FOLDER: Final = "hardware"
 """Folder of the locks, and of files that readers share, in the run's folder."""
 LOCK_NAME: Final = "reader"

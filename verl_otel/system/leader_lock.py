@@ -5,8 +5,8 @@
 The kernel releases a lock when its holder dies. A holder that is stopped, or whose interpreter lock is held by C code, keeps the lock
 without doing its work. So the holder renews the modification time of its file, and a process that finds it stale acquires the next lock.
 
-Some file systems have no locks, such as Lustre without ``-o flock``. There an abstract Unix socket is the lock: its name can be bound once in a
-network namespace, and is free when its holder dies.
+Some file systems have no locks, such as Lustre without ``-o flock``. There an abstract Unix socket is the lock: its
+name can be bound once in a network namespace, and is free when its holder dies.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def read_bound(root: Path) -> Bound | None:
 
 
 def _list_folders(top: Path, path: str) -> list[Path]:
-    """Return the folders of a control group and its ancestors. In a container the path may be that of the host, so that only ``top`` exists."""
+    """Return the folders of a control group and its ancestors. In a container only ``top`` may exist."""
     inner = top / path.strip("/")
     return [inner, *(folder for folder in inner.parents if folder == top or top in folder.parents)]
 

@@ -13,7 +13,7 @@ import verl_otel
 from verl_otel import session
 from verl_otel.cli import rollouts
 from verl_otel.cli.export.tensorboard import SampleTexts
-from verl_otel.integrations.verl import step_log, tracking
+from verl_otel.integrations.verl import tracking, training
 
 accumulators = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed"
@@ -85,7 +85,7 @@ def test_verls_keys_of_timers_and_validations(call, start, tmp_path):
         "val-aux/m/length/mean@1": 7.0,
     }
     files = start(exporters="file")
-    step_log.begin_run()
+    training.begin()
     tracking.record({**keys, "critic/rewards/mean": 0.25}, 3)
     session.shutdown()
     assert call("export", "tensorboard", files.folder, "--output", tmp_path / "tb").code == 0

@@ -5,7 +5,7 @@
 import pytest
 
 from verl_otel import session
-from verl_otel.integrations.verl import scalars, step_log, tracking
+from verl_otel.integrations.verl import scalars, step_log, tracking, training
 from verl_otel.integrations.verl.sample_origin import Origin
 
 accumulators = pytest.importorskip(
@@ -41,7 +41,7 @@ def steps(accumulator, tag):
 
 
 def train(first, last):
-    step_log.begin_run()
+    training.begin()
     for number in range(first, last + 1):
         step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "m"), Origin(1, 2, 1.0, 1.0, "m")], {})
         tracking.record({**KEYS, "critic/rewards/mean": number / 4, "critic/score/mean": number / 4}, number)
@@ -52,7 +52,7 @@ def test_the_sum_of_the_rewards_is_that_of_the_scores(start, mean, room):
     """It comes from the mean that verl logs; where that is of other samples, from the bins, at most half a bin away."""
     files = start(exporters="file,tensorboard")
     scores = [0.0, 0.1, 0.1, 0.3, 1.0]
-    step_log.begin_run()
+    training.begin()
     step_log.note_trajectories([Origin(1, index, 1.0, score, "m") for index, score in enumerate(scores)], {})
     tracking.record({"critic/rewards/mean": 0.9, "critic/score/mean": mean}, 1)
     session.shutdown()

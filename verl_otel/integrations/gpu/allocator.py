@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl.gpu.memory.used`` and ``.reserved``: memory of the framework's allocator in this process.
 
-PyTorch is read only if it is loaded and has initialised its devices; reading never initialises it and never synchronises a device. The counters
-are read under a lock of the allocator, while the interpreter lock is held. A thread that returns memory to the driver may hold the allocator's
-lock for a long time: a collection that sees such a thread skips these metrics. The allocator of vLLM's sleep mode calls Python under its lock. To
-read there could end in a deadlock, so a process with that allocator has no such metrics.
+PyTorch is read only if it is loaded and has initialised its devices; reading never initialises it and never
+synchronises a device. The counters are read under a lock of the allocator, while the interpreter lock is held. A thread
+that returns memory to the driver may hold the allocator's lock for a long time: a collection that sees such a thread
+skips these metrics. The allocator of vLLM's sleep mode calls Python under its lock. To read there could end in a
+deadlock, so a process with that allocator has no such metrics.
 """
 
 from __future__ import annotations

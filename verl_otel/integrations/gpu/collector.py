@@ -168,8 +168,9 @@ def find_path(scope: NodeScope) -> Path:
 
 
 # -- ``verl.gpu.owner``: the GPUs that this process uses, to join the series of a GPU with those of a role or rank --
-# A process knows the numbers of its GPUs (`verl.gpu.ids`) from Ray. Without Ray it has those on which PyTorch has memory. The process that reads
-# the GPUs of the node writes a file that maps numbers to devices, so that other processes do not open the driver.
+# A process knows the numbers of its GPUs (`verl.gpu.ids`) from Ray. Without Ray it has those on which PyTorch has
+# memory. The process that reads the GPUs of the node writes a file that maps numbers to devices, so that other
+# processes do not open the driver.
 
 _IDENTITIES: Final = ("GPU-", "MIG-")
 """Prefixes of the ids that CUDA accepts in place of numbers."""

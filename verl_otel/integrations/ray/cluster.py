@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a run writes to Ray's store, and reads from it: the settings of the run, its ``/metrics`` targets, the stalls of its nodes, trajectories.
+"""What a run writes to Ray's store and reads there: its settings, ``/metrics`` targets, stalls of nodes, trajectories.
 
-The settings are for processes that were started without our environment. The setup hook of ``ray.init`` reaches workers only if telemetry was started first. The driver therefore publishes the run, whenever it starts
-telemetry, and a worker that uses verl-otel joins it.
+The settings are for processes that were started without our environment. The setup hook of ``ray.init`` reaches workers
+only if telemetry was started first. The driver therefore publishes the run, whenever it starts telemetry, and a worker
+that uses verl-otel joins it.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ process_state.register(reset=_reset)
 
 
 # -- The ``/metrics`` targets of this process: one note per process --
-# A note is written when a port is opened. It needs no actor and no port of its own, and any client of the head can read all notes. The notes of
-# a run are deleted at its end; those of a crashed run by the next reader (`discovery`).
+# A note is written when a port is opened. It needs no actor and no port of its own, and any client of the head can read
+# all notes. The notes of a run are deleted at its end; those of a crashed run by the next reader (`discovery`).
 
 END_TIMEOUT: Final = 2.0
 """Seconds that the end of a run waits for the store."""
@@ -289,7 +290,7 @@ class RayBackend:
         return cluster_store.is_connected()
 
     def send(self, run_id: str, message: bytes) -> None:
-        """Write a message. Where no process takes them, the next ones replace the oldest of this process: the store is the memory of Ray's head."""
+        """Write a message. If no process takes them, it replaces the oldest: the store is in the memory of Ray's head."""
         if cluster_store.is_connected():
             writer = f"{cluster_store.runtime_context().get_worker_id()}-{next(self._numbers) % MAX_MESSAGES}"
             cluster_store.put(make_key(TRAJECTORIES, run_id, writer), message)

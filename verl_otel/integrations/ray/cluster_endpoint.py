@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The OTLP endpoint of a Ray cluster: `verl-otel stack --cluster` stores it in Ray's key-value store, and the processes of trainings use it.
+"""The OTLP endpoint of a Ray cluster: `verl-otel stack --cluster` puts it into Ray's store, and trainings use it.
 
-A process takes the endpoint into its environment, where its children find it, too. The token and the certificate of the authority are written to
-private files of this node. A process whose environment names a destination of its own takes nothing.
+A process takes the endpoint into its environment, where its children find it, too. The token and the certificate of the
+authority are written to private files of this node. A process whose environment names a destination of its own takes
+nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ EXPORTERS: Final = "VERL_OTEL_EXPORTERS"
 _OWN_DESTINATION: Final = re.compile(
     rf"OTEL_EXPORTER_OTLP_(?:(?:{'|'.join(SIGNALS).upper()})_)?(?:ENDPOINT|HEADERS|CERTIFICATE|CLIENT_CERTIFICATE|CLIENT_KEY)|VERL_OTEL_TOKEN_FILE"
 )
-"""Variables of a destination or of its credentials. The token of a cluster is never sent to another destination, nor another token to the cluster."""
+"""Variables of a destination or of its credentials. The token of a cluster is never sent to another destination, nor
+another token to the cluster."""
 _URL: Final = re.compile(r"https?://(?:[\w.-]{1,253}|\[[0-9a-fA-F:.]{2,45}\]):[0-9]{1,5}", re.ASCII)
 _TOKEN: Final = re.compile(r"[\w.~+/=-]{16,512}", re.ASCII)
 MAX_CERTIFICATE: Final = 1 << 18

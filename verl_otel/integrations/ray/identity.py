@@ -145,7 +145,7 @@ def _reset() -> None:
 
 
 def _is_one_of_many() -> bool:
-    """Return whether this process is a rank that ``torchrun`` has started, or a child of `multiprocessing`: no driver, though it imports Ray."""
+    """Return whether this is a rank of ``torchrun`` or a child of `multiprocessing`: no driver, though it imports Ray."""
     return children.is_child() or os.environ.get("RANK", "0") != "0"
 
 

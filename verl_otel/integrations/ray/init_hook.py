@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from verl_otel.session.lifecycle import Session
 
 # -- Which variables of the driver are forwarded to the workers: settings, and no secrets --
-# A runtime environment is visible on Ray's dashboard and in its logs. Variables that hold a secret are therefore not forwarded; the path of a
-# file with a secret is.
+# A runtime environment is visible on Ray's dashboard and in its logs. Variables that hold a secret are therefore not
+# forwarded; the path of a file with a secret is.
 
 FORWARDED: Final = ("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_")
 OF_THE_NODE: Final = ("VERL_OTEL_PROMETHEUS_ADVERTISE",)
@@ -176,7 +176,7 @@ class _Question:
 
 @error_boundary.never_raises("ray client")
 def _load_in_server(ray: Any) -> None:
-    """Load verl-otel in the server of Ray Client that calls actors for this process, if there is one. A server without it cannot take the context."""
+    """Load verl-otel in the server of Ray Client, if there is one: without it the context does not reach actors."""
     if _is_client():
         with contextlib.suppress(TimeoutError):
             answer = call_for(SERVER_SECONDS, "verl-otel-client", lambda: ray.get(ray.put(_Question())))
@@ -262,7 +262,8 @@ def _is_driver() -> bool:
 def _prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``ray.init`` with the setup hook and the settings in ``runtime_env``.
 
-    A ``runtime_env`` replaces that of a ``job_config`` as a whole, which is therefore copied. Ray Client (``ray://``) cannot pickle the hook.
+    A ``runtime_env`` replaces that of a ``job_config`` as a whole, which is therefore copied. Ray Client (``ray://``)
+    cannot pickle the hook.
     """
     job_config = kwargs.get("job_config")
     runtime_env = dict(kwargs.get("runtime_env") or getattr(job_config, "runtime_env", None) or {})

@@ -119,7 +119,7 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
 
 
 def read_outputs(outputs: list[Any]) -> dict[str, Any]:
-    """Return what the outputs of a trajectory say: the tokens of all of them, which are samples each, and otherwise what the last one says."""
+    """Return the attributes of a trajectory: the tokens of all its outputs, and what else the last one has."""
     each = [extract_trajectory({}, output) for output in outputs]
     attributes = each[-1]
     for key in (attr.PROMPT_TOKENS, attr.RESPONSE_TOKENS, attr.GENERATED_TOKENS):

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lineage without TransferQueue: the legacy, one-step-off and fully asynchronous trainers, and verl 0.7 and 0.8.
 
-Tags are transported in one entry of a batch's ``meta_info``: a text under a unique key. A process may lack verl-otel, so the entry has to survive
-every merge of verl in any order, and to be unpickled without verl-otel. `DataProto.concat` and `DataProto.union` take the union of such
-entries. They reject a column or a key of the metrics that only some of the batches have.
-See docs/explanation/decisions/0017-send-lineage-under-a-unique-key.md.
+Tags are transported in one entry of a batch's ``meta_info``: a text under a unique key. A process may lack verl-otel,
+so the entry has to survive every merge of verl in any order, and to be unpickled without verl-otel. `DataProto.concat`
+and `DataProto.union` take the union of such entries. They reject a column or a key of the metrics that only some of the
+batches have. See docs/explanation/decisions/0017-send-lineage-under-a-unique-key.md.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _consume(origins: list[Origin], *, summarise: bool, logged_later: bool = Fal
 def note_update(batch: Any) -> None:
     """Note a batch that is sent to an update.
 
-    A manager of the user's that does not call verl's ``_performance_metrics`` has left the tags of its rows in the batch: they are read here.
+    A manager of the user's that does not call verl's ``_performance_metrics`` has left the tags of its rows in the
+    batch: they are read here.
 
     Args:
         batch: verl's ``DataProto``, or the ``TensorDict`` of one.

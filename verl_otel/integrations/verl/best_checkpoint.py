@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps the best of the checkpoints that verl saves: as hard links below ``best/``, where verl neither rotates nor resumes.
 
-verl saves a checkpoint before it logs the scalars of its step, or some steps later if it saves asynchronously; it then names the step in
-``latest_checkpointed_iteration.txt``. Only checkpoints that verl has completed are compared and linked, so that keeping the best one saves nothing
-additionally and takes no space until verl deletes its own copy. `VALUES` has the value of what is kept, so that a run that goes on compares with it.
+verl saves a checkpoint before it logs the scalars of its step, or some steps later if it saves asynchronously; it then
+names the step in ``latest_checkpointed_iteration.txt``. Only checkpoints that verl has completed are compared and
+linked, so that keeping the best one saves nothing additionally and takes no space until verl deletes its own copy.
+`VALUES` has the value of what is kept, so that a run that goes on compares with it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU time of each step while the run trains, as far as the trainer can know it.
 
-The metrics are ``verl.gpu.time``, ``verl.gpu.waiting.share`` and ``verl.rollout.tail.share``. The training thread only appends to lists; the
-account is computed on the thread that collects metrics. If trajectories may outlive the step that they began in, a step is accounted for when
-the next one ends: only then has the trainer received the samples that its GPUs generated meanwhile.
+The metrics are ``verl.gpu.time``, ``verl.gpu.waiting.share`` and ``verl.rollout.tail.share``. The training thread only
+appends to lists; the account is computed on the thread that collects metrics. If trajectories may outlive the step that
+they began in, a step is accounted for when the next one ends: only then has the trainer received the samples that its
+GPUs generated meanwhile.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def note_phase(key: str, start: float, stop: float) -> None:
 
 
 def note_call(method: str, start: float, stop: float, *, blocking: bool = True) -> None:
-    """Record a call of a worker group that returned: with the result of its workers, or with a future while they compute (verl's critic)."""
+    """Record a call of a worker group that returned a result, or a future while workers compute (verl's critic)."""
     if len(_account.calls) < MAX_NOTES:
         _account.calls.append(Call(method, start, stop, blocking))
 

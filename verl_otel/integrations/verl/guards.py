@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Guards in verl's trainers: a stop by verl's own last step, and checkpoints and alerts on request.
 
-A stop lowers the trainer's number of steps to the next one, which verl then treats as its last: it validates, saves if ``trainer.save_freq`` is
-positive, and returns. The driver of the training then exits with `EXIT_CODE`; the trainer signals the stop through Ray's store.
+A stop lowers the trainer's number of steps to the next one, which verl then treats as its last: it validates, saves if
+``trainer.save_freq`` is positive, and returns. The driver of the training then exits with `EXIT_CODE`; the trainer
+signals the stop through Ray's store.
 """
 
 from __future__ import annotations

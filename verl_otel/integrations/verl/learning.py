@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the training goes: whether it still improves, and what became slower, or larger, all of a sudden.
 
-Improvement is counted in steps and not in minutes: a step may take ten seconds or two hours. Alerts read `verl.training.steps_since_best` and `verl.training.trend`. Both have no value before a minimum number of steps, and start again in
-a resumed process.
+Improvement is counted in steps and not in minutes: a step may take ten seconds or two hours. Alerts read
+`verl.training.steps_since_best` and `verl.training.trend`. Both have no value before a minimum number of steps, and
+start again in a resumed process.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lineage: which step trained on which trajectory.
 
-The agent loop tags each sample with its origin (`Origin`). The trainer reads and removes the tags when it receives a batch, before verl reads
-the batch. This module transports them in TransferQueue's tags, `batch_lineage` in the batches of trainers without TransferQueue.
+The agent loop tags each sample with its origin (`Origin`). The trainer reads and removes the tags when it receives a
+batch, before verl reads the batch. This module transports them in TransferQueue's tags, `batch_lineage` in the batches
+of trainers without TransferQueue.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def _count_groups(trained: list[Origin], signals: Mapping[str, bool]) -> dict[st
 
 
 def _note_advantages(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
-    """Note whether the samples of each group differ in their advantage, which group-relative estimators give to all tokens of a response alike."""
+    """Note whether the samples of each group differ in their advantage, which is the same for all tokens of a response."""
     data = yield
     if not RECORDER.on or _Step.algorithm not in GROUP_RELATIVE:
         return
@@ -164,7 +165,8 @@ MAX_SYNCS: Final = 256
 _syncs: Final[deque[tuple[float, int]]] = deque(maxlen=MAX_SYNCS)
 """When each sync ended, in Unix seconds, and the version that it sent."""
 _updates: Final[dict[int, int]] = {}
-"""Number of the step whose update is in the weights of a version: the version, but one less where verl syncs before the update (one-step-off)."""
+"""Number of the step whose update is in the weights of a version: the version, but one less where verl syncs before the
+update (one-step-off)."""
 
 
 def note_sync(version: Any, ended: float) -> None:
@@ -243,8 +245,8 @@ def _link(origins: list[Origin]) -> None:
 
 
 # -- Links to the trajectories that a replay buffer removes: no step trains on them --
-# A replay buffer of verl 0.9 removes groups of prompts that are stale, that have no signal (DAPO), that failed, or that are left over, and clears
-# them from TransferQueue. The tags of their samples are in its partitions until then.
+# A replay buffer of verl 0.9 removes groups of prompts that are stale, that have no signal (DAPO), that failed, or that
+# are left over, and clears them from TransferQueue. The tags of their samples are in its partitions until then.
 
 REASONS: Final = ("stale", "no_signal", "failed")
 """Why a group is evicted, in the order of verl's tuple of reasons."""
@@ -294,8 +296,9 @@ def _find_origins(
 
 
 # -- Which of the trajectories that a trainer received in a step it trained on, without TransferQueue --
-# A trainer that filters what it generated (dynamic sampling as in DAPO, a cut to the batch size) sends fewer rows to the update. A row is recognised
-# by its tokens: recipes set ``uid`` after the generation, and filters, balancing and merges of rounds change the order of the rows.
+# A trainer that filters what it generated (dynamic sampling as in DAPO, a cut to the batch size) sends fewer rows to
+# the update. A row is recognised by its tokens: recipes set ``uid`` after the generation, and filters, balancing and
+# merges of rounds change the order of the rows.
 
 ROW: Final = "row"
 """Key of a row's checksum among the facts of an `Origin`."""
@@ -356,7 +359,7 @@ def describe_row(output: Any) -> dict[str, float]:
 
 
 def _sum_rows(prompts: Any, responses: Any) -> list[int]:
-    """Return the checksum of each row of two tensors; nothing for anything else, and for tensors of a device, whose work would be waited for."""
+    """Return the checksum of each row of two tensors of the CPU; nothing for anything else: a device would be waited for."""
     tensors = (prompts, responses)
     if not all(getattr(tensor, "is_cpu", False) and not tensor.is_nested for tensor in tensors):
         return []

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inference engines and TransferQueue as Prometheus targets, and one job for them in the user's ``prometheus.yml``.
 
-An engine chooses its port at every launch, and a replica knows it when one of its ``init_*`` methods returns; this holds for rollout, reward
-and teacher replicas, and for classes of users. With ``rollout.prometheus.enable`` verl overwrites the user's ``prometheus.yml`` on every node.
-This hook prevents that: the engines are in the run's targets file, and a job that reads it is added to ``prometheus.yml``.
+An engine chooses its port at every launch, and a replica knows it when one of its ``init_*`` methods returns; this
+holds for rollout, reward and teacher replicas, and for classes of users. With ``rollout.prometheus.enable`` verl
+overwrites the user's ``prometheus.yml`` on every node. This hook prevents that: the engines are in the run's targets
+file, and a job that reads it is added to ``prometheus.yml``.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the rollouts of a step are, while the trainer waits for them: metrics at every poll, and a line of the log once a minute.
 
-A trainer of verl 0.9 waits in ``ReplayBuffer.sample``, which reads the state of every prompt group each ``poll_interval`` seconds. The groups are
-counted there. The trajectory that is open longest is found in the files of open spans of this node's processes, on a thread that ends after that.
+A trainer of verl 0.9 waits in ``ReplayBuffer.sample``, which reads the state of every prompt group each
+``poll_interval`` seconds. The groups are counted there. The trajectory that is open longest is found in the files of
+open spans of this node's processes, on a thread that ends after that.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The id and folder of the run, its goodput and what held its steps, in the run summary of W&B, in the tags of MLflow and as texts of TensorBoard.
+"""Id, folder, goodput and verdict of the run in the summary of W&B, the tags of MLflow and the texts of TensorBoard.
 
 Off by default.
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the keys of ``Tracking.log`` to metric names.
 
-``actor/pg_loss`` becomes ``verl.actor.pg_loss``. Validation keys hold names of data sources, whose number is not bounded, and become labels. Timings
-that a phase histogram records (``timing_s/gen``) are skipped.
+``actor/pg_loss`` becomes ``verl.actor.pg_loss``. Validation keys hold names of data sources, whose number is not
+bounded, and become labels. Timings that a phase histogram records (``timing_s/gen``) are skipped.
 """
 
 from __future__ import annotations

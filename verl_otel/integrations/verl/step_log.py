@@ -27,8 +27,8 @@ _SCOPES: Final = {
 """Fields of each scope with the keys of verl that have them."""
 _VALIDATION: Final = "val-"
 _TIMER: Final = re.compile(r"timing_s/(?!step$)(.+)")
-"""Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of agent loops, and scalars, unless
-they are those of a phase."""
+"""Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of
+agent loops, and scalars, unless they are those of a phase."""
 _PER_GPU: Final = "tokens_per_second_per_gpu"
 EMPTY_TOKENS: Final = 1
 """Tokens of a response that has no text: the end alone."""
@@ -41,7 +41,7 @@ MAX_SCALARS: Final = 512
 
 
 def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logged_later: bool = False) -> None:
-    """Note the trajectories that the next record is about: number and spread of scores, groups without a signal, empty responses, generation.
+    """Note the trajectories that the next record is about: their scores, groups, empty responses and generation.
 
     Args:
         origins: Those that a step trains on, of all of its rounds.
@@ -66,7 +66,7 @@ def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logge
 
 
 def _take_components(data: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the components that one ``Tracking.log`` is about, and forget them. One without fields of the rollout is about something else."""
+    """Return the components that one ``Tracking.log`` is about, and forget them; none if it has no fields of the rollout."""
     if not any(key in data for keys in scalar_keys.ROLLOUT.values() for key in keys):
         return {}
     components, training.current.components = training.current.components, {}
@@ -112,7 +112,7 @@ def write(data: Mapping[str, Any], step: Any) -> dict[str, dict[str, float]]:
 
 
 def _describe_rollout(fields: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
-    """Return the fields of verl together with those of the trajectories of the step; empty if they are about trajectories of the step before."""
+    """Return the fields of verl and of the trajectories of the step; empty if verl's are about the step before."""
     scores, means, training.current.scores = training.current.scores, training.current.own_means, {}
     are_scores = fields.get("reward_mean") == fields.get("score_mean")  # no penalty is subtracted
     if means and not scores:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's timers: ``step`` is the root of a step trace, or one round of it, every other key a phase. And what none of them measures: data loading."""
+"""verl's timers: ``step`` is the root of a step trace, or one round of it, each other key a phase. And data loading."""
 
 from __future__ import annotations
 

@@ -218,8 +218,8 @@ def _size_pool(config: Any, path: str) -> int:
 def _find_staleness_bound(config: Any, mode: str) -> float | None:
     """Return the staleness of the oldest samples that are trained on; None where verl bounds it in no model versions.
 
-    Only verl's asynchronous v1 trainers read the threshold, in their own sampler. It is the number of versions that a trajectory may span, and a
-    trajectory of the current version spans one.
+    Only verl's asynchronous v1 trainers read the threshold, in their own sampler. It is the number of versions that a
+    trajectory may span, and a trajectory of the current version spans one.
     """
     sampler = read_setting(config, "trainer.v1.sampler")
     threshold = to_number(read_setting(sampler, "max_off_policy_threshold"))
@@ -279,7 +279,7 @@ def _finish(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
 
 
 def on_finish(callback: Callable[[], float] | None) -> None:
-    """Call a function once when ``Tracking`` finishes, and wait for the seconds that it returns: a loop whose ``fit`` is not wrapped ends then."""
+    """Call a function once when ``Tracking`` finishes, where no ``fit`` is wrapped; then wait the seconds it returns."""
     global _at_finish
     _at_finish = callback
 

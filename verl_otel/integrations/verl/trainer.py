@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's trainers: the current step and its rounds, submission, validation, warm-up, checkpoints.
 
-Trainers of other projects derive from verl's and override ``fit``, ``_validate`` or ``_save_checkpoint``. With dynamic sampling (DAPO) their loop
-opens verl's timer ``step`` for every round of generation, several times before one update: these rounds are one step. So are the local steps of
-verl's fully asynchronous trainer that make one version of the weights: verl logs and saves by version.
+Trainers of other projects derive from verl's and override ``fit``, ``_validate`` or ``_save_checkpoint``. With dynamic
+sampling (DAPO) their loop opens verl's timer ``step`` for every round of generation, several times before one update:
+these rounds are one step. So are the local steps of verl's fully asynchronous trainer that make one version of the
+weights: verl logs and saves by version.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Trainer:
 
 
 def _read_version(trainer: Any) -> int | None:
-    """Return the version of the weights that a fully asynchronous trainer has made last; None for others. ``global_steps`` counts its local steps."""
+    """Return the last version of the weights of a fully asynchronous trainer, which counts local steps; None for others."""
     version = to_number(getattr(trainer, "current_param_version", None))
     return None if version is None else int(version)
 
@@ -122,7 +123,7 @@ def _register_untracked(trainer: Any) -> None:
 
 
 def _leave_found() -> None:
-    """Refer to a trainer that was found only while it is in one of its own methods: trackers that belong to it finish when it is deleted."""
+    """Refer to a found trainer only while it is in one of its methods: its trackers finish when it is deleted."""
     if Trainer.found is not None:
         Trainer.instance = None
         guards.watch(None)
@@ -133,7 +134,7 @@ _UNHELD: Final = 3
 
 
 def _find_trainer() -> Any:
-    """Return the trainer in one of whose methods a step is opened, if its class derives from none of verl's (SPIN) or hides their methods; else None."""
+    """Return the trainer in whose method a step is opened, if its class is none of verl's (SPIN); else None."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(MAX_FRAMES):
         if frame is None:
@@ -142,8 +143,8 @@ def _find_trainer() -> Any:
         if code.co_argcount and code.co_varnames[0] == "self":
             variables = frame.f_locals
             owner = variables.get("self")
-            # Before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends. It is that of `locals()`, too: one that
-            # the frame's code holds itself stays.
+            # Before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends. It is that of
+            # `locals()`, too: one that the frame's code holds itself stays.
             if type(variables) is dict and sys.getrefcount(variables) <= _UNHELD:
                 variables.clear()
             if "global_steps" in getattr(owner, "__dict__", ()):

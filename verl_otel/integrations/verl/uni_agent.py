@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """uni-agent, verl's framework for agents behind an OpenAI or Anthropic gateway: sessions are trajectories.
 
-A session runs in the framework's worker, its agent there or in a Ray task, its LLM calls in a gateway actor, which agents reach by HTTP. The
-gateway keeps the trace context of each session from `create_session`, which arrives over Ray, and uses it for the requests of that session.
-Samples are written to TransferQueue after the session has ended, so its origin is kept until then. Names are those of uni-agent of August 2026.
+A session runs in the framework's worker, its agent there or in a Ray task, its LLM calls in a gateway actor, which
+agents reach by HTTP. The gateway keeps the trace context of each session from `create_session`, which arrives over Ray,
+and uses it for the requests of that session. Samples are written to TransferQueue after the session has ended, so its
+origin is kept until then. Names are those of uni-agent of August 2026.
 """
 
 from __future__ import annotations

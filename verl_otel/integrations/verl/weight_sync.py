@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank does in a weight sync: how many bytes it hands over, and how long it gathers, sends, receives and loads them.
 
-verl passes weights through a generator, whose producer and consumer are methods of objects of the worker. These objects are patched, and not their
-classes, of which each backend and engine has its own. Seconds are those of the host: what a device still computes when a call returns is not in them.
+verl passes weights through a generator, whose producer and consumer are methods of objects of the worker. These objects
+are patched, and not their classes, of which each backend and engine has its own. Seconds are those of the host: what a
+device still computes when a call returns is not in them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _SENDER: Final = (
     _Role("checkpoint_engine", "send_weights", "send"),
 )
 _RECEIVER: Final = (_Role("checkpoint_engine", "receive_weights", "receive"), _Role("server_adapter", METHOD, "load"))
-"""The producer first, then consumers, of which a sync has one: without a checkpoint engine a rank loads into the engine of its own device."""
+"""The producer first, then consumers, of which a sync has one: without a checkpoint engine a rank loads into the engine
+of its own device."""
 
 
 _ATTRIBUTES: Final = {
@@ -71,7 +73,7 @@ class Parts:
             self.bytes += int(item[1].nbytes)
 
     def record(self, span: Span) -> None:
-        """Record what was done, on the span of the rank, and as metrics of rank 0. Without weights that passed through the generator nothing is known."""
+        """Record what was done on the span of the rank, and as metrics of rank 0; nothing if no weights passed through."""
         if not self.bytes:
             return
         producer, *_ = self.seconds
