@@ -138,13 +138,12 @@ class OpenSpan(NamedTuple):
     """A structural span that has not ended yet."""
 
     span: SpanRecord
-    age: float
-    """Seconds since its start, on the monotonic clock."""
+    """As it was when it was last seen to have changed."""
+    start: float
+    """When it began, by `time.perf_counter`."""
     last_child: str
     """Name of the child that was opened last; empty: none."""
     verb: str
-    read_ns: int
-    """When ``span``, ``age`` and ``last_child`` were read, in nanoseconds since the Unix epoch."""
 
 
 class Instrument(NamedTuple):

@@ -64,6 +64,18 @@ def test_what_was_kept_is_what_reading_gives(cache, name):
     assert len(list(cache.iterdir())) == 1
 
 
+def test_clocks_without_a_bound_are_kept(cache, tmp_path, story, read):
+    """JSON has no infinity: the uncertainty of the clock of a host that nothing relates to another one."""
+    trainer, worker = story.process(), story.process("actor", host="node-2")
+    trainer.span("verl.step", 0, 10, **{"verl__step__number": 1})
+    worker.span("verl.worker.update", 2, 3)
+    run = story.write()
+    first = summary.explain([run], keep_after=0)
+    assert any(uncertainty == float("inf") for _, _, uncertainty in first.offsets)
+    assert read(run, keep_after=0) == 0
+    assert summary.explain([run]) == first
+
+
 def grow(source, target, seconds):
     """Write what a run had written after some seconds; of the next line of each file the first half."""
     target.mkdir(exist_ok=True)

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records to export: builders with defaults, and Hypothesis strategies for anything that a record may hold."""
 
+import time
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -44,9 +46,9 @@ def make_batch(*numbers, **fields):
     return Batch(NOW, tuple(make_span(number) for number in numbers))._replace(**fields)
 
 
-def make_open(number=1, age=2.0, read_ns=NOW):
+def make_open(number=1, age=2.0):
     """Return a span that has not ended."""
-    return OpenSpan(make_span(number, end_ns=0), age, "verl.phase.gen", "step", read_ns)
+    return OpenSpan(make_span(number, end_ns=0), time.perf_counter() - age, "verl.phase.gen", "step")
 
 
 def make_point(name="verl.test", kind="gauge", value=1.0, unit="", labels=(), description="A test.", exemplars=()):

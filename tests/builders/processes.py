@@ -31,8 +31,9 @@ class Files:
         return sorted(self.folder.glob(f"{kind}-*.jsonl"))
 
     def spans(self, kind="traces"):
-        """Every span, with its attributes, the resource and the file it stands in."""
-        return [
+        """Every span, with its attributes, the resource and the file it stands in; of those that are open, what is left of all lines."""
+        ended = {span for path in self.paths("open") for line in otlp_json.read_objects(path) for span in line["ended"]}
+        found = [
             SimpleNamespace(
                 name=each["name"],
                 id=each["spanId"],
@@ -48,6 +49,7 @@ class Files:
             for resource, scope, each in otlp_json.each_span(message)
             if each["name"] not in OF_BUSY_MACHINES
         ]
+        return found if kind != "open" else list({each.id: each for each in found if each.id not in ended}.values())
 
     def names(self, kind="traces"):
         return [span.name for span in self.spans(kind)]

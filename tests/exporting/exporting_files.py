@@ -21,10 +21,18 @@ def read_lines(folder, kind):
 
 
 def spans(folder, kind="traces"):
-    """Return the span objects in the order of their lines."""
+    """Return the span objects in the order of their lines; of those that are open, what is left of all lines."""
     lines, _ = read_lines(folder, kind)
-    scopes = [scope for line in lines for scope in line["resourceSpans"][0]["scopeSpans"]]
-    return [span for scope in scopes for span in scope["spans"]]
+    found = []
+    for line in lines:
+        found += [span for group in line["resourceSpans"] for scope in group["scopeSpans"] for span in scope["spans"]]
+        if kind == "open":
+            found = [
+                span
+                for span in {span["spanId"]: span for span in found}.values()
+                if span["spanId"] not in line["ended"]
+            ]
+    return found
 
 
 def span_ids(folder, kind="traces"):

@@ -12,6 +12,7 @@ import resource
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from google.protobuf import json_format
@@ -29,10 +30,13 @@ from tests.builders.exporting_records import (
 )
 from tests.exporting.exporting_files import read_lines, span_ids, values
 from verl_otel._internal.machine import identify_process
+from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io.run_files import Writers
 from verl_otel.exporting import files
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import Downsampler, FileExporter
 from verl_otel.model import Batch
+from verl_otel.watchdog.overdue import read_rows
 
 
 @pytest.fixture
@@ -103,54 +107,71 @@ def test_many_spans_are_many_lines(start):
     assert len(path.read_bytes().splitlines()) == 4
 
 
-@pytest.mark.full
-def test_the_open_file_is_never_seen_half_written(start):
-    """Somebody who reads the open-span file all the time sees one whole state after another."""
-    exporter, _, folder = start()
-    seen, done, problems = set(), threading.Event(), []
-
-    def watch():
-        while not done.is_set():
-            for path in folder.glob("open-*.jsonl"):
-                try:
-                    found = span_ids(folder, "open")
-                    seen.update(found)
-                    if len(found) != 50:
-                        problems.append(f"{path.name}: {len(found)} spans")
-                except (ValueError, OSError) as error:
-                    problems.append(repr(error))
-
-    exporter.consume(Batch(0, open_spans=tuple(make_open(number) for number in range(1, 51))))
-    exporter.poll()
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    for round_ in range(150):
-        exporter.consume(
-            Batch(0, open_spans=tuple(make_open(100 * round_ + number, read_ns=round_) for number in range(1, 51)))
-        )
-        exporter.poll()
-    done.set()
-    watcher.join()
-    assert not problems
-    assert len(seen) > 50
-
-
-def test_the_open_file_is_written_when_the_oldest_row_was_read_again(start):
-    """A table whose rows were not read again is not written again; the file goes at once when nothing is open."""
+@pytest.fixture
+def poll_open(start):
+    """Pass open spans to an exporter. Return their ids as both readers find them, with the number of rows in the last line."""
     exporter, _, folder = start()
 
-    def poll(*numbers, read_ns):
-        exporter.consume(Batch(0, open_spans=tuple(make_open(number, read_ns=read_ns) for number in numbers)))
+    def poll(*rows):
+        exporter.consume(Batch(0, open_spans=rows))
         exporter.poll()
-        return span_ids(folder, "open")
+        found = [row.span.span_id for row in run_files.read_open([folder], Writers(), [])]
+        assert [int(row.span_id, 16) for path in folder.glob("open-*") for row in read_rows(path, "p")] == found
+        lines, _ = read_lines(folder, "open")
+        return found, sum(len(each["spans"]) for group in lines[-1]["resourceSpans"] for each in group["scopeSpans"])
 
-    assert poll(1, 2, read_ns=NOW) == [1, 2]
-    assert poll(2, 3, read_ns=NOW) == [1, 2]
-    assert poll(2, 3, read_ns=NOW + 1) == [2, 3]
-    exporter.consume(Batch(0))
-    exporter.poll()
-    assert not list(folder.glob("open-*"))
-    assert poll(2, 3, read_ns=NOW + 1) == [2, 3]
+    poll.folder = folder
+    return poll
+
+
+def test_what_has_changed_is_appended_to_the_open_file(poll_open):
+    """A line has the rows that are new or were made again, and the ids of those that have ended; the file goes when nothing is open."""
+    one, two, three, other = make_open(1), make_open(2), make_open(3), make_open(2)
+    assert poll_open(one, two) == ([1, 2], 2)
+    assert poll_open(one, two) == ([1, 2], 0)
+    assert poll_open(two, three) == ([2, 3], 1)
+    assert poll_open(other, three) == ([2, 3], 1)
+    with pytest.raises(IndexError):
+        poll_open()
+    assert not list(poll_open.folder.glob("open-*"))
+    assert poll_open(two) == ([2], 1)
+
+
+def test_the_age_of_open_work_is_that_of_the_last_line(poll_open, monkeypatch):
+    """A row that has not changed is as old as the file."""
+    clock = SimpleNamespace(monotonic=time.monotonic, perf_counter=lambda: 100.0, time_ns=lambda: NOW)
+    monkeypatch.setattr(files, "time", clock)
+    row = make_open(1)._replace(start=95.0)
+    poll_open(row)
+    clock.time_ns = lambda: NOW + 3 * 10**9
+    poll_open(row)
+    (read,) = run_files.read_open([poll_open.folder], Writers(), [])
+    assert (read.age, read.written_ns) == (8.0, NOW + 3 * 10**9)
+
+
+def test_the_open_file_is_bounded(poll_open, monkeypatch):
+    """A file that has grown to twice its rows is replaced by one line; a reader skips a last line that is half written."""
+    monkeypatch.setattr(files, "OPEN_BYTES", 0)
+    row, sizes = make_open(0), []
+    for number in range(1, 40):
+        assert poll_open(row, make_open(number))[0] == [0, number]
+        (path,) = poll_open.folder.glob("open-*")
+        sizes.append(path.stat().st_size)
+    assert max(sizes) < 4 * sizes[0]
+    with path.open("ab") as file:
+        file.write(b'{"resourceSpans":[],"ended":["0000000000000000"]')
+    assert [row.span_id for row in read_rows(path, "p")] == [f"{0:016x}", f"{39:016x}"]
+
+
+def test_an_open_file_whose_line_was_cut_off_is_replaced(poll_open):
+    """When there is room again the file has all rows."""
+    one, two = make_open(1), make_open(2)
+    poll_open(one)
+    (path,) = poll_open.folder.glob("open-*")
+    with file_size_limit(path.stat().st_size + 100):
+        poll_open(one, two)
+    assert poll_open(one, two) == ([1, 2], 2)
+    assert len(path.read_bytes().splitlines()) == 1
 
 
 def test_a_full_disk_costs_telemetry_only(start, caplog):
@@ -317,7 +338,7 @@ def select(downsampler, *points):
 
 
 def test_hardware_is_chosen_once_a_minute(clock):
-    """The latest value of each of its series, one that is new at once; others are chosen always, with every value, in their order."""
+    """The latest value of all its series together, at once with one that is new; others are chosen always, with every value, in their order."""
     downsampler = Downsampler()
     downsampler.add_metrics(Batch(0, asked=frozenset({"hw.power"})))
     points = [make_point("hw.power", "gauge", 1), make_point("verl.a", "gauge", 1), make_point("verl.a", "gauge", 2)]
@@ -329,9 +350,11 @@ def test_hardware_is_chosen_once_a_minute(clock):
     assert ("hw.power", 2) in select(downsampler, *points)
     assert ("hw.power", 2) not in select(downsampler, *points)
     new = make_point("hw.power", "gauge", 7, labels=(("hw.id", "x"),))
-    assert select(downsampler, new) == [("hw.power", 7)]
+    assert select(downsampler, new) == [("hw.power", 2), ("hw.power", 7)]
+    clock[0] += files.SECONDS - 1
+    assert select(downsampler, new) == []
     downsampler.release()
-    assert select(downsampler) == [("hw.power", 2)]
+    assert select(downsampler) == [("hw.power", 7)]
 
 
 def test_what_verl_otel_takes_is_chosen_once_a_minute_and_its_losses_always(clock):

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+from verl_otel.watchdog.overdue import read_rows
+
 
 class AgentLoopWorker:
     """Works on two trajectories at a time that never end."""
@@ -45,9 +47,9 @@ def wait_for_open_work(pid):
     run = Path(os.environ["VERL_OTEL_RUN_DIR"], os.environ["VERL_OTEL_RUN_ID"])
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
-        texts = {path.name: path.read_text("utf-8") for path in run.glob("open-*.jsonl")}
-        mine = "".join(text for name, text in texts.items() if name.endswith(f"-{pid}.jsonl"))
-        if mine.count('"verl.rollout.index"') == 2 and any('"verl.phase.gen"' in text for text in texts.values()):
+        rows = [row for path in run.glob("open-*.jsonl") for row in read_rows(path, path.stem)]
+        mine = [row for row in rows if row.process_name.endswith(f"-{pid}") and "verl.rollout.index" in row.attributes]
+        if len(mine) == 2 and any(row.name == "verl.phase.gen" for row in rows):
             return
         time.sleep(0.1)
     raise TimeoutError("the work has not begun")

@@ -39,6 +39,18 @@ def test_a_counter_counts_by_labels(recorded, fresh):
     assert instrument == (fresh, "counter", "{sample}", "what")
 
 
+def test_labels_that_were_given_before_lead_to_the_same_series(recorded, fresh):
+    """In any order; a number, a Boolean and their text have the labels that they have the first time, and a list does not raise."""
+    counter = verl_otel.counter(fresh)
+    for _ in range(2):
+        counter.add(1, a="x", b="y")
+        counter.add(1, b="y", a="x")
+        for value in ("1", 1, True, "True", [1]):
+            counter.add(1, a=value)
+    assert recorded.value(fresh, a="x", b="y") == 4
+    assert [recorded.value(fresh, a=text) for text in ("1", "True")] == [4, 4]
+
+
 def test_a_gauge_is_the_last_value(recorded, fresh):
     """A gauge is what it was set to last, NaN too."""
     size = verl_otel.gauge(fresh)

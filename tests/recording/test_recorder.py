@@ -79,12 +79,11 @@ def test_events_are_recorded(recorded):
 
 
 def test_an_open_span_appears_when_it_is_a_second_old(recorded, later):
-    """An open span is shown once it is older than a second: with its age, verb, attributes and no end."""
+    """An open span is shown once it is older than a second: with its verb, attributes and no end."""
     with verl_otel.step(7):
         assert collect().open_spans == ()
         later(OPEN_AFTER + 5)
         (found,) = collect().open_spans
-        assert found.age == pytest.approx(6, abs=0.9)
         assert (found.span.name, found.span.end_ns, found.verb) == ("verl.step", 0, "step")
         assert found.span.attributes == {"verl.step.number": 7, "verl.step.lineage": "submitted"}
     batch = collect()

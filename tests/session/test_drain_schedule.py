@@ -52,13 +52,19 @@ def resting(start, monkeypatch):
     return Resting()
 
 
-def test_nothing_is_drained_while_nothing_happens(resting):
-    """Turns without anything new drain nothing for five seconds, then once."""
+def test_nothing_is_drained_while_nothing_happens(resting, monkeypatch):
+    """Turns without anything new drain nothing for ten seconds, then once; where a span is open, for five seconds."""
     assert [resting.turn() for _ in range(10)] == [0] * 10
-    resting.now += 4.9
-    assert resting.turn() == 0
-    resting.now += 0.2
-    assert [resting.turn(), resting.turn()] == [1, 0]
+    for pause in (lifecycle.IDLE_SECONDS, lifecycle.MAX_REST_SECONDS):
+        resting.now += pause - 0.1
+        assert resting.turn() == 0
+        resting.now += 0.2
+        assert [resting.turn(), resting.turn()] == [1, 0]
+        if pause == lifecycle.IDLE_SECONDS:
+            monkeypatch.setattr(lifecycle.collection, "OPEN_AFTER", 0.0)
+            open_span(resting.session)
+            assert [resting.turn(), resting.turn()] == [1, 0]
+    resting.session.held.close()
 
 
 def add_span(session):
@@ -107,10 +113,12 @@ def test_open_spans_stay_in_their_file(resting, monkeypatch):
         monkeypatch.setattr(lifecycle.collection, "OPEN_AFTER", 0.0)
         assert [resting.turn(), resting.turn()] == [1, 0]
         assert resting.files.names("open") == ["held"]
-        written = resting.files.spans("open")[0].attributes["verl.open.written"]
+        (path,) = resting.files.paths("open")
+        written = path.stat().st_size
         resting.now += lifecycle.MAX_REST_SECONDS + 0.1
         assert resting.turn() == 1
-        assert resting.files.spans("open")[0].attributes["verl.open.written"] > written
+        assert resting.files.names("open") == ["held"]
+        assert path.stat().st_size > written
     resting.turn()
     assert not resting.files.paths("open")
 

@@ -29,10 +29,9 @@ def settings(tmp_path):
 
 @pytest.fixture
 def folder(settings):
-    """The folder of the targets, in which this process has looked for dead processes not yet."""
+    """The folder of the targets, in which no process has looked for dead ones yet."""
     folder = settings.run_dir / "targets"
     folder.mkdir()
-    prometheus_targets._cleaned.clear()
     return folder
 
 
@@ -113,7 +112,7 @@ def test_a_process_answers_for_its_engines(settings, entry):
     assert prometheus_targets.read_own_targets(settings) == prometheus_targets.read_folder(folder)
     prometheus_targets.remove_target(settings)
     prometheus_targets.remove_target(settings)
-    assert list(folder.iterdir()) == []
+    assert not list(folder.glob("*.json"))
 
 
 def test_the_end_of_a_run_takes_everything_away(settings, own_resource, folder):
@@ -175,7 +174,7 @@ def test_every_process_of_a_fixed_port_is_listed_and_scraped(tmp_path):
     assert f"127.0.0.1:{port}" in pages
     assert all("target_info" in page for page in pages.values())
     assert sorted(text.count(f"VERL_OTEL_PROMETHEUS_PORT={port} is in use") for text in errors) == [0, 1, 1]
-    assert list((tmp_path / "targets").iterdir()) == []
+    assert not list((tmp_path / "targets").glob("*.json"))
 
 
 def _scrape(address):
@@ -312,12 +311,12 @@ def test_a_killed_trainer_stays_for_a_while(settings, own_resource, folder, monk
     assert addresses(folder, linger=True) == ["t:1", "n:1"]
     assert addresses(folder) == ["n:1"]
     before = path.stat().st_ino
-    prometheus_targets._cleaned.clear()
+    (folder / prometheus_targets.CLEANED).unlink()
     prometheus_targets.add_targets(other, [neighbor])
     assert path.stat().st_ino == before
     monkeypatch.setattr(prometheus_targets, "LINGER", 0)
     assert addresses(folder, linger=True) == ["n:1"]
-    prometheus_targets._cleaned.clear()
+    (folder / prometheus_targets.CLEANED).unlink()
     prometheus_targets.add_targets(other, [neighbor])
     assert not path.exists()
 
@@ -435,3 +434,18 @@ def test_a_damaged_file_hides_no_other(settings, own_resource, folder, text):
     assert addresses(folder) == ["j:1"]
     prometheus_targets.add_target(settings, own_resource, "f:1")
     assert addresses(folder) == ["j:1", "f:1"]
+
+
+def test_of_processes_that_start_at_once_one_looks_for_dead_ones(settings, own_resource, folder, monkeypatch):
+    """The files of 1,665 processes are not read by each of them; after ten seconds the next one that starts looks again."""
+    reads = []
+    read = prometheus_targets.read_targets
+    monkeypatch.setattr(prometheus_targets, "read_targets", lambda path: reads.append(path) or read(path))
+    for _ in range(5):
+        prometheus_targets.add_target(settings, own_resource, "a:1")
+    assert len(reads) == 1
+    dead = write(folder, "r1@node-0-2", foreign(DEAD))
+    before = time.time() - prometheus_targets.CLEAN_EVERY
+    os.utime(folder / prometheus_targets.CLEANED, (before, before))
+    prometheus_targets.add_target(settings, own_resource, "a:1")
+    assert not dead.exists()

@@ -46,16 +46,20 @@ def test_a_descriptor_that_was_closed_and_reused_is_not_written_to(resting, tmp_
     os.close(theirs)
 
 
+MONOTONIC = time.perf_counter() - time.time()
+
+
 def open_span(now_ns, age, span_id=7, parent=0):
     """An open span without peers, that was read when it was so many seconds old."""
     span = SpanRecord(1, span_id, parent, "work", 1, now_ns - round(age * 1e9), now_ns, {}, (), (), 0, "", 1, "")
-    return OpenSpan(span, age, "", "span", now_ns)
+    return OpenSpan(span, heartbeat.clock() - age, "", "span")
 
 
 def rest(resting, monkeypatch, now_ns):
     """Rest at a time, when the next heartbeat is due. Return whether a report was written."""
     resting._next_heartbeat, before = 0.0, len(resting.polls)
     monkeypatch.setattr(heartbeat.time, "time_ns", lambda: now_ns)
+    monkeypatch.setattr(heartbeat, "clock", lambda: now_ns / 1e9 + MONOTONIC)
     resting.rest()
     return len(resting.polls) > before
 
@@ -65,7 +69,7 @@ def test_a_span_is_listed_when_it_has_become_old(resting, monkeypatch):
     now = time.time_ns()
     resting._open = (open_span(now, 1.0),)
     assert not list(resting._find_suspects({}))
-    due = now + round((overdue.QUIET - 1.0) * 1e9)
+    due = now + round((overdue.QUIET - 0.999) * 1e9)
     assert not rest(resting, monkeypatch, due - 100_000_000)
     assert rest(resting, monkeypatch, due)
     assert [suspect.name for suspect in resting._find_suspects({})] == ["work"]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from verl_otel.analysis.typed import Unbounded
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
@@ -183,7 +184,7 @@ class Verdict(NamedTuple):
     trace_id: int = 0
     turn: int | None = None
     instance: str = ""
-    uncertainty: float = 0.0
+    uncertainty: Unbounded = 0.0
     """Seconds by which the clocks of the hosts involved may differ."""
     waiting: int = 0
     """Number of trajectories that waited for a blocked event loop."""
@@ -295,7 +296,7 @@ class Step(NamedTuple):
     """A few of its slowest trajectories."""
     quantiles: tuple[float, ...] = ()
     """Durations of its trajectories in seconds: minimum, p50, p95, p99, maximum."""
-    uncertainty: float = 0.0
+    uncertainty: Unbounded = 0.0
     """Seconds by which the clocks on its path may differ; infinite where one of them has no bound."""
     members: int = 0
     """Number of trajectories that it trained on. Long runs keep their ids for some steps only."""

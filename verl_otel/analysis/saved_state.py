@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from array import array
 from base64 import b64decode
 from collections import Counter
@@ -23,7 +24,7 @@ import msgspec
 from verl_otel._internal import safe_files
 from verl_otel._version import __version__
 from verl_otel.analysis.scalars import Column
-from verl_otel.analysis.typed import Keyed
+from verl_otel.analysis.typed import Keyed, Unbounded
 
 MAX_BYTES: Final = 256 << 20
 """A larger state is not kept."""
@@ -116,6 +117,8 @@ def _to_plain(value: Any) -> Any:
         return value.times.tobytes(), value.values.tobytes()  # as numbers, NaN would be lost
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, float):  # `Unbounded`
+        return float(value)
     if isinstance(value, tuple):  # a key
         return msgspec.json.encode(value, enc_hook=_to_plain).decode()
     raise NotImplementedError(type(value))
@@ -134,6 +137,8 @@ def _from_plain(kind: Any, value: Any) -> Any:
         return Column(times, values)
     if kind is Path:
         return Path(value)
+    if kind is Unbounded:
+        return Unbounded(math.inf if value is None else value)
     if origin in (Keyed, Counter):
         key_type, value_type = (*get_args(kind), int)[:2]
         keys = [_decode(key.encode(), key_type) if key_type is not str else key for key in value]

@@ -8,10 +8,18 @@ Those that a training uses, too, are dataclasses: msgspec would add 4 MB to its 
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+
+if TYPE_CHECKING:
+    Unbounded = float
+else:
+
+    class Unbounded(float):
+        """A number that may be infinite, which JSON has not: it is written as null."""
 
 
 class Keyed(dict[Key, Value]):

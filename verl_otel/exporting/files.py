@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """File exporter: OTLP JSON lines in the run's folder.
 
-``traces-….jsonl`` and ``metrics-….jsonl`` grow by whole lines and are rotated. ``open-….jsonl`` has the open spans and is replaced
-atomically, so that a killed process leaves a record of what it was doing: after each drain that has read them again (`recording.collection`).
-A full disk costs telemetry, never training.
+``traces-….jsonl`` and ``metrics-….jsonl`` grow by whole lines and are rotated. ``open-….jsonl`` has the open spans, so that a killed process
+leaves a record of what it was doing: after each drain it grows by a line with what has begun, changed and ended, and with the time. It is
+replaced by one line when it has grown to twice the rows. A full disk costs telemetry, never training.
 
 OTLP/JSON is protobuf's JSON mapping with two exceptions: ids are hexadecimal and enums are numbers. 64-bit integers are text;
 NaN and the infinities are the words ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
@@ -15,10 +15,11 @@ from __future__ import annotations
 import base64
 import json
 import math
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from json.encoder import encode_basestring as quote
 from pathlib import Path
 from typing import Any, Final
@@ -317,8 +318,10 @@ class Downsampler:
         self._hardware: frozenset[str] = frozenset()
         """Names of the metrics that are downsampled."""
         self._waiting: dict[tuple[str, Labels], Point] = {}
-        self._written: dict[tuple[str, Labels], float] = {}
-        """Time of the last write (`time.monotonic`) by series."""
+        self._known: set[tuple[str, Labels]] = set()
+        """Series that were written before."""
+        self._written_at = 0.0
+        """Time of the last write (`time.monotonic`) of all of them together: each line has the resource of the process."""
         self._seconds = SECONDS
 
     def add_metrics(self, batch: Batch) -> None:
@@ -326,7 +329,9 @@ class Downsampler:
         self._hardware |= batch.asked
 
     def select(self, points: Sequence[Point]) -> list[Point]:
-        """Return the points to write: the latest of each series of the hardware and of what verl-otel takes once a minute, and all others.
+        """Return the points to write: the latest of the series of the hardware and of what verl-otel takes once a minute, and all others.
+
+        A series that is new is written at once.
 
         Args:
             points: The changed points, oldest first.
@@ -334,13 +339,13 @@ class Downsampler:
         now = time.monotonic()
         rare = [point for point in points if self._is_rare(point.instrument.name)]
         self._waiting |= {(point.instrument.name, point.labels): point for point in rare}
-        self._written = {key: at for key, at in self._written.items() if now - at < self._seconds}
-        due = [key for key in self._waiting if key not in self._written]
-        self._written |= dict.fromkeys(due, now)
-        return [
-            *(point for point in points if not self._is_rare(point.instrument.name)),
-            *(self._waiting.pop(key) for key in due),
-        ]
+        others = [point for point in points if not self._is_rare(point.instrument.name)]
+        if now - self._written_at < self._seconds and self._waiting.keys() <= self._known:
+            return others
+        waiting, self._waiting = self._waiting, {}
+        self._known |= waiting.keys()
+        self._written_at = now if waiting else self._written_at
+        return [*others, *waiting.values()]
 
     def _is_rare(self, name: str) -> bool:
         return name in self._hardware or name in OWN_METRICS
@@ -353,6 +358,8 @@ class Downsampler:
 # -- The exporter --
 
 SPANS_PER_LINE: Final = 256
+OPEN_BYTES: Final = 1 << 18
+"""Bytes by which the file of open spans may be larger than twice its rows."""
 
 
 class FileExporter(Exporter):
@@ -377,6 +384,10 @@ class FileExporter(Exporter):
         self._waiting: deque[SpanRecord] = deque()
         self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: only the latest is needed
         self._open_spans: tuple[OpenSpan, ...] = ()
+        self._listed: dict[int, OpenSpan] = {}
+        """The rows of the file of open spans, by the id of the span."""
+        self._open_bytes = self._open_limit = 0
+        """Size of that file, and the size at which it is replaced."""
         self._cursor = 0
         self._downsampler = Downsampler()
         self._lock = threading.Lock()
@@ -387,10 +398,7 @@ class FileExporter(Exporter):
         process = process_file_name(resource.text(attr.ROLE, "process"), resource.text(attr.HOST_NAME, "host"))
         self._traces = LineFile(self._folder / f"traces-{process}.jsonl", *self._limits)
         self._metrics = LineFile(self._folder / f"metrics-{process}.jsonl", *self._limits)
-        self._open_path = self._folder / f"open-{process}.jsonl"
-        self._open_written = False
-        self._open_read_ns = 0
-        """When the oldest row of the file was read."""
+        self._open = LineFile(self._folder / f"open-{process}.jsonl", sys.maxsize, 1)
 
     def consume(self, batch: Batch) -> None:
         """Queue a batch for the `poll` that follows."""
@@ -437,11 +445,13 @@ class FileExporter(Exporter):
         self._write()
         self._traces.close()
         self._metrics.close()
+        self._open.close()
         if not self._open_spans:
             self._remove_open()
 
     def after_fork(self) -> None:
         """Close the inherited handles; the exporter of the child has files of its own."""
+        self._open.close()
         self._traces.close()
         self._metrics.close()
 
@@ -493,39 +503,56 @@ class FileExporter(Exporter):
             self._messages.clear()
 
     def _write_open(self) -> None:
-        if not self._open_spans:
+        """Append what has changed since the last line; replace the file if it is too large, gone, or could not be written."""
+        rows = {row.span.span_id: row for row in self._open_spans}
+        if not rows:
             self._remove_open()
             return
-        read_ns = self._open_spans[0].read_ns
-        if self._open_written and read_ns == self._open_read_ns:
-            return  # of many open spans not all rows are read again at each drain
-        spans = [
-            open_span.span._replace(
-                attributes={
-                    **open_span.span.attributes,
-                    attr.OPEN_AGE: open_span.age,
-                    attr.OPEN_LAST_CHILD: open_span.last_child,
-                    attr.OPEN_WRITTEN: open_span.read_ns,
-                }
-            )
-            for open_span in self._open_spans
-        ]
+        listed = self._listed
+        changed = [row for span_id, row in rows.items() if listed.get(span_id) is not row]
+        ended = listed.keys() - rows.keys()
         try:
-            safe_files.make_folder(self._folder)
-            line = traces_line(self._resource, self._scope, spans)
-            safe_files.write_atomically(self._open_path, line)
-            self._open_written, self._open_read_ns = True, read_ns
+            if self._open_bytes < self._open_limit:
+                line = self._open_line(changed, ended)
+                self._open.write(line)
+                self._open_bytes += len(line)
+            else:
+                line = self._open_line(rows.values())
+                safe_files.make_folder(self._folder)
+                self._open.close()
+                safe_files.write_atomically(self._open.path, line)
+                self._open_bytes, self._open_limit = len(line), 2 * len(line) + OPEN_BYTES
+            self._listed = rows
         except OSError as error:
+            self._open_limit = 0  # the next line has all rows
             self.log_once("spans", self._reason(error))
 
+    def _open_line(self, rows: Collection[OpenSpan], ended: Iterable[int] = ()) -> bytes:
+        now, now_ns = time.perf_counter(), time.time_ns()
+        spans = [
+            row.span._replace(
+                attributes={
+                    **row.span.attributes,
+                    attr.OPEN_AGE: now - row.start,
+                    attr.OPEN_LAST_CHILD: row.last_child,
+                    attr.OPEN_WRITTEN: now_ns,
+                }
+            )
+            for row in rows
+        ]
+        line = traces_line(self._resource, self._scope, spans) if spans else b'{"resourceSpans":[]}\n'
+        gone = ",".join([f'"{span_id:016x}"' for span_id in ended])
+        return line[:-2] + f',"ended":[{gone}],"writtenUnixNano":"{now_ns}"}}\n'.encode()
+
     def _remove_open(self) -> None:
-        if self._open_written:
+        if self._listed:
             try:
-                self._open_path.unlink(missing_ok=True)
+                self._open.close()
+                self._open.path.unlink(missing_ok=True)
             except OSError as error:
                 self.log_once("spans", self._reason(error))
             else:
-                self._open_written = False
+                self._listed, self._open_limit = {}, 0
 
 
 def _user_metrics(message: bytes) -> dict[str, Any]:

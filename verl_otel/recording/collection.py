@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Union
+from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import (
@@ -301,64 +301,55 @@ def list_open_above(given: Any) -> list[SpanRecord]:
 
 
 # -- The table of open spans that every batch has. A worker may have thousands of spans open, and a drain comes every second: the row of an open span
-# is made when the span enters the table, and made again, for its attributes and its age change, less often the more there are --
+# is made when the span enters the table and when it has changed. The more spans are open, the older is what enters --
 
 OPEN_AFTER: Final = 1.0
 """Age in seconds from which an open span is in the table; younger ones usually end before the next drain."""
 MAX_OPEN: Final = 500
 """Spans of the table, the oldest: enough to see what hangs."""
-FEW: Final = 64
-"""Rows up to which all of them are made again at each drain."""
 PER_SECOND: Final = 62.5
-"""Of more, so many are made again a second: those of a full table every 8 s."""
+"""Spans that enter the table in a second, at most: of 500 and more open ones, those enter that have been open for 8 s."""
 
-_Entry = tuple[float, Union[OpenSpan, None]]
-"""The start of a span, which distinguishes it from another one with the same `id`, and its row."""
-_NONE: Final[_Entry] = (0.0, None)
+_State = tuple[object, ...]
+"""What a row shows of a span. Its start distinguishes a span from another one with the same `id`."""
 
 
 class _Table:
-    """The rows that were made last, by the `id` of their span."""
+    """The rows that were made last, and what of their spans they show, by the `id` of the span."""
 
-    entries: dict[int, _Entry] = {}
-    due = 0.0
-    """When all rows are made again, by `clock`."""
+    entries: dict[int, tuple[_State, OpenSpan]] = {}
 
 
 def read_open() -> tuple[OpenSpan, ...]:
-    """Return the oldest open spans. Call on one thread at a time."""
-    now, now_ns = clock(), time.time_ns()
-    known = _Table.entries if now < _Table.due and len(RECORDER.open_spans) > FEW else {}
-    entries: dict[int, _Entry] = {}
-    rows: list[OpenSpan] = []
-    for span in RECORDER.opened:  # in order of opening, so the first young one ends the search
-        age = now - span.start
-        if len(rows) >= MAX_OPEN or age < OPEN_AFTER:
+    """Return the oldest open spans; the row of one that has not changed is the same object as before. Call on one thread at a time."""
+    now, known, opened = clock(), _Table.entries, RECORDER.opened
+    entry_age = OPEN_AFTER * max(1.0, min(len(opened), MAX_OPEN) / PER_SECOND)
+    entries: dict[int, tuple[_State, OpenSpan]] = {}
+    for span in opened:  # in order of opening, so the first young one ends the search
+        entry, age = known.get(id(span)), now - span.start
+        if len(entries) >= MAX_OPEN or age < OPEN_AFTER or (age < entry_age and entry is None):
             break
-        entry = known.get(id(span), _NONE)
-        row = entry[1]
-        if row is None or entry[0] != span.start:
-            row = None
-            with error_boundary.suppress_errors("open span"):
-                row = _make_row(span, age, now_ns)
-            entry = (span.start, row)
-        if row is not None:
-            entries[id(span)] = entry
-            rows.append(row)
-    if known is not _Table.entries:
-        _Table.due = now + len(rows) / PER_SECOND if len(rows) > FEW else 0.0
+        with error_boundary.suppress_errors("open span"):
+            current = _read_state(span)
+            entries[id(span)] = entry if entry is not None and entry[0] == current else (current, _make_row(span))
     _Table.entries = entries
-    return tuple(rows)
+    return tuple([row for _, row in entries.values()])
 
 
-def _make_row(span: Span, age: float, now_ns: int) -> OpenSpan:
+def _read_state(span: Span) -> _State:
+    own, detail = span._attributes, span._detail
+    rare = None if detail is None else (detail.name, detail.status, len(detail.links or ()), len(detail.events or ()))
+    return span.start, span.last, own and own.copy(), rare
+
+
+def _make_row(span: Span) -> OpenSpan:
     last_child = span.last.name if span.last is not None else ""
-    return OpenSpan(record_open(span), age, last_child, span.site.spec.verb, now_ns)
+    return OpenSpan(record_open(span), span.start, last_child, span.site.spec.verb)
 
 
 def clear_open() -> None:
     """Remove every row: what was recorded is discarded."""
-    _Table.entries, _Table.due = {}, 0.0
+    _Table.entries = {}
 
 
 process_state.register(clear=clear_open, after_fork=clear_open)

@@ -18,6 +18,8 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metric_names import METRICS
 
+MAX_FOUND: Final = 1000
+"""Sets of labels of one instrument whose series are kept; more may be given, although there are no more series for them."""
 MAX_BOUNDS: Final = 256
 """Bounds of a histogram. Each is a line of every scrape for each series."""
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
@@ -79,6 +81,8 @@ class _LabelledInstrument:
         self._bounds = bounds
         self._owns_name: bool | None = None
         """Whether the name belongs to this kind; None until the first record."""
+        self._found: dict[tuple[tuple[str, Any], ...], series.Series] = {}
+        """Series by their labels as they were given: finding one again takes a fraction of making its labels."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Created again after unpickling: there the name may belong to another kind.
@@ -93,9 +97,22 @@ class _LabelledInstrument:
 
     def _record(self, value: object, labels: dict[str, Any]) -> None:
         number = to_number(value) if RECORDER.on else None
-        labelled_series = self._find(labels) if number is not None else None
-        if labelled_series is not None and number is not None:
-            labelled_series.record(number)
+        if number is None:
+            return
+        key = tuple(labels.items())
+        try:
+            found = self._found.get(key)
+        except Exception as error:  # a value that has no hash
+            error_boundary.may_propagate(error)
+            found = None
+        if found is None:
+            found = self._find(labels)
+            if found is None:
+                return
+            # Text only: 1 and True are equal, and different labels.
+            if len(self._found) < MAX_FOUND and all(type(text) is str for text in labels.values()):
+                self._found[key] = found
+        found.record(number)
 
 
 class Counter(_LabelledInstrument):

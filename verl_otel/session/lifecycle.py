@@ -40,6 +40,8 @@ REST_INTERVALS: Final = 5
 """Drain intervals from one drain to the next while nothing happens."""
 MAX_REST_SECONDS: Final = 5.0
 """The same in seconds, at most: what is open must not be written later than guaranteed, whatever the interval is."""
+IDLE_SECONDS: Final = 10.0
+"""Seconds from one drain to the next while no span is open either."""
 MAX_OPEN: Final = 64
 """Open spans up to which it is cheaper to look at them than to drain."""
 
@@ -67,7 +69,7 @@ class DrainSchedule:
     def may_skip(self, now: float) -> bool:
         """Return whether a drain would find nothing, except in the user's own instruments and spans."""
         return (
-            now - self._drained_at < self._rest_seconds
+            now - self._drained_at < (self._rest_seconds if RECORDER.open_spans else IDLE_SECONDS)
             and not RECORDER.pending_points
             and not run_log.has_records()
             and self._knows_all_open()

@@ -4,7 +4,7 @@
 
 One file for each process, ``<run dir>/targets/<run id>@<node>-<pid>.json``, so that one line in ``prometheus.yml`` finds every run and no process
 waits for another. It has the process and the engines that it started, and goes with it. The files of dead processes are removed by the next
-process that starts. That of a dead trainer stays for a while: without a trainer in the list a run counts as ended, and the alert for a
+process that starts, unless another one has just looked: hundreds that start at once would each read the files of all. That of a dead trainer stays for a while: without a trainer in the list a run counts as ended, and the alert for a
 vanished run could not fire. Publishers receive the same entries for other machines.
 
 What others have written, here or in a cluster's registry, is sanitized before it reaches Prometheus. Labels that begin with ``__`` configure a
@@ -13,6 +13,7 @@ scrape: address, scheme, path and parameters of the request, interval and time-o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,6 +32,10 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.system import procfs
 
 TARGETS_FOLDER: Final = "targets"
+CLEANED: Final = "cleaned"
+"""File whose time is that of the last look for files of dead processes."""
+CLEAN_EVERY: Final = 10.0
+"""Seconds from one look to the next, of all processes together."""
 CLEAN_SECONDS: Final = 0.5
 """Seconds after which a process that starts reads no more files of others."""
 WRITE_SECONDS: Final = 1.0
@@ -85,8 +90,6 @@ _own: dict[Path, dict[str, TargetEntry]] = {}
 """The entries of this process by file and instance. A forked child has other files."""
 _found_dead: dict[tuple[str, str, str], float] = {}
 """Unix times at which trainers were found dead, by run, instance and process id (a restarted trainer has the same instance)."""
-_cleaned: set[tuple[int, Path]] = set()
-"""Process ids and folders in which the files of dead processes were looked for; in a forked child also those of the parent."""
 
 
 class _Writing:
@@ -254,11 +257,16 @@ def read_folder(folder: Path, *, linger: bool = False) -> TargetEntries:
 
 @error_boundary.never_raises("targets")
 def _remove_dead(folder: Path) -> None:
-    """Remove dead processes from the files of all runs, once per process: who was killed does not do it."""
-    key = (os.getpid(), folder)
-    if key in _cleaned:
-        return
-    _cleaned.add(key)
+    """Remove dead processes from the files of all runs: who was killed does not do it."""
+    mark = folder / CLEANED
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            if abs(time.time() - mark.stat().st_mtime) < CLEAN_EVERY:
+                return
+        safe_files.touch(mark)
+        os.utime(mark)
+    except OSError:
+        return  # nothing can be written here, as `_write_own` has said
     deadline = time.monotonic() + CLEAN_SECONDS
     files: dict[Path, TargetEntries] = {}
     for path in sorted(folder.glob("*.json")):

@@ -106,6 +106,8 @@ PING_SECONDS: Final = 0.25
 """Seconds between two callbacks while the process has open spans."""
 IDLE_SECONDS: Final = 1.0
 """Seconds between two callbacks while it has none, and between two searches for loops."""
+REST_SECONDS: Final = 2.0
+"""Seconds after the last drain with spans until nothing is asked any more, and this thread sleeps."""
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
 LAG_SECONDS: Final = 60.0
@@ -224,7 +226,8 @@ class LoopWatcher:
         self._states: dict[int, LoopState] = {}
         self._wake = threading.Lock()  # waiting for a lock takes a third of the CPU time of waiting for an event
         self._wake.acquire()
-        self._stopped = False
+        self._stopped = self._sleeps = False
+        self._active_until = 0.0
         self._thread: threading.Thread | None = None
         self._next_search = 0.0
         self._pauses = PauseDetector()
@@ -268,7 +271,17 @@ class LoopWatcher:
             return
         with error_boundary.suppress_errors("event loops"):
             self._add(loop, threading.get_ident())
+            self._active_until = clock() + REST_SECONDS
             self._wake_up()
+
+    def note_activity(self) -> None:
+        """Note that spans are open or have ended. Called at each drain that finds some."""
+        self._active_until = clock() + REST_SECONDS
+        if self._sleeps:
+            self._wake_up()
+
+    def _may_sleep(self) -> bool:
+        return not RECORDER.is_active and clock() >= self._active_until
 
     def _add(self, loop: Any, thread: int) -> None:
         state = LoopState(loop, thread, self._read_clock)
@@ -285,12 +298,18 @@ class LoopWatcher:
             self._find_new()  # a loop may be blocked already: it began before the telemetry of its process
         expected = clock() + PING_SECONDS
         while True:
-            is_woken = self._wake.acquire(timeout=max(0.0, expected - clock()))
+            self._sleeps = True  # before the question, so that who has just made it active wakes this thread
+            self._sleeps = self._may_sleep()
+            is_woken = self._wake.acquire(timeout=-1 if self._sleeps else max(0.0, expected - clock()))
             if self._stopped:
                 break
             now = clock()
-            if is_woken:  # a new loop: not so late as a process without spans needs
+            if self._sleeps:
+                self._pauses.skip(now)
+                expected = now + PING_SECONDS
+            elif is_woken:  # a new loop: not so late as a process without spans needs
                 expected = min(expected, now + PING_SECONDS)
+            if is_woken:
                 continue
             with error_boundary.suppress_errors("event loops"):
                 self.check(now, now - expected)

@@ -25,6 +25,7 @@ from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import duration_stats
 from verl_otel.recording.duration_stats import DURATIONS
+from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -126,6 +127,8 @@ class Heartbeat(Exporter):
     def consume(self, batch: Batch) -> None:
         """Keep the open spans, and record the end of the run."""
         self._open = batch.open_spans
+        if self._loops is not None and (batch.spans or RECORDER.open_spans):
+            self._loops.note_activity()
         for point in batch.points:
             if point.instrument.name == metric_names.RUN_STATE:
                 state = WORDS.get(point.value)  # type: ignore[call-overload]  # a number, as the keys are
@@ -307,7 +310,7 @@ class Heartbeat(Exporter):
             if span.span_id in with_children:
                 continue
             quiet_ns = max(self._quiet_since.get(span.span_id, 0), span.start_ns)
-            age = open_span.age + (now - open_span.read_ns) / 1e9
+            age = clock() - open_span.start
             missing = max(overdue.QUIET - (now - quiet_ns) / 1e9, overdue.shortest_timeout(peers.get(span.name)) - age)
             if missing > 0:
                 self._next_suspect_ns = min(self._next_suspect_ns, now + round(missing * 1e9))

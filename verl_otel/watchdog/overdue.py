@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -286,12 +287,20 @@ def is_users_own(name: str, peers: Mapping[str, DurationStats]) -> bool:
 
 def read_rows(path: Path, process_name: str) -> list[OpenSpanRow]:
     """Return the spans that a process had open when it wrote its file last; none if there is no such file."""
+    rows: dict[str, OpenSpanRow] = {}
     try:
-        document = safe_files.read_json(path, MAX_BYTES, follow=False)
-        groups = [scope for group in document["resourceSpans"] for scope in group["scopeSpans"]]
-        return [_read(process_name, span) for scope in groups for span in scope["spans"]]
+        lines = safe_files.read_bytes(path, MAX_BYTES, follow=False).splitlines()
     except safe_files.READ_ERRORS:
         return []
+    for line in lines:
+        with contextlib.suppress(*safe_files.READ_ERRORS):  # the last one may be half written
+            document = safe_files.parse_json(line)
+            groups = [scope for group in document["resourceSpans"] for scope in group["scopeSpans"]]
+            begun = [_read(process_name, span) for scope in groups for span in scope["spans"]]
+            rows |= {row.span_id: row for row in begun}
+            for span_id in document.get("ended", ()):
+                rows.pop(span_id, None)
+    return list(rows.values())
 
 
 def _read(process_name: str, span: dict[str, Any]) -> OpenSpanRow:

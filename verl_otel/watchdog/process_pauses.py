@@ -128,6 +128,11 @@ class PauseDetector:
             if thread and thread not in self._others and len(self._others) < MAX_THREADS:
                 self._others[thread] = QueueTime(f"/proc/self/task/{thread}/schedstat")
 
+    def skip(self, now: float) -> None:
+        """Begin anew: the thread has slept because the process had nothing to do."""
+        self._end_pause()
+        self._find(now, 0.0)
+
     def check(self, now: float, late: float) -> Pause:
         """Return the part of a pause since the last call; record a pause when it has ended.
 

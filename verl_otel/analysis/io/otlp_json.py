@@ -84,6 +84,11 @@ class _Traces(msgspec.Struct, gc=False, rename="camel"):
     resource_spans: list[_ResourceSpans]
 
 
+class _OpenLine(_Traces, gc=False, rename="camel"):
+    ended: list[str] = []
+    written_unix_nano: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+
 class _Point(msgspec.Struct, gc=False, rename="camel"):
     time_unix_nano: _Time
     attributes: list[_Pair] = []
@@ -119,6 +124,7 @@ class _Resource(msgspec.Struct, gc=False, rename="camel"):
 
 
 _TRACES: Final = msgspec.json.Decoder(_Traces, strict=False)
+_OPEN: Final = msgspec.json.Decoder(_OpenLine, strict=False)
 _METRICS: Final = msgspec.json.Decoder(_Metrics, strict=False)
 _PAIRS: Final = msgspec.json.Decoder(list[_Pair], strict=False)
 _RESOURCE: Final = msgspec.json.Decoder(_Resource, strict=False)
@@ -136,9 +142,31 @@ class PointRecord(NamedTuple):
     value: float
 
 
+class OpenLine(NamedTuple):
+    """One line of ``open-``."""
+
+    groups: tuple[tuple[bytes, list[SpanRecord]], ...]
+    """Spans that have begun or changed, with the (raw) resource of their process."""
+    ended: tuple[int, ...]
+    """Ids of spans that have ended since the line before."""
+    written_ns: int
+    """When it was written; 0: unknown."""
+
+
 def read_spans(line: bytes) -> Iterator[tuple[bytes, list[SpanRecord]]]:
     """Return the spans of one line of ``traces-`` or ``open-``, with the (raw) resource of their process."""
-    for group in _TRACES.decode(line).resource_spans:
+    return _groups(_TRACES.decode(line))
+
+
+def read_open(line: bytes) -> OpenLine:
+    """Return one line of ``open-``."""
+    decoded = _OPEN.decode(line)
+    ended = tuple([int(span_id, 16) for span_id in decoded.ended])
+    return OpenLine(tuple(_groups(decoded)), ended, decoded.written_unix_nano)
+
+
+def _groups(traces: _Traces) -> Iterator[tuple[bytes, list[SpanRecord]]]:
+    for group in traces.resource_spans:
         yield bytes(group.resource), [_record(span) for scope in group.scope_spans for span in scope.spans]
 
 

@@ -193,17 +193,35 @@ def _read_groups(
 
 def read_open(folders: Iterable[Path], writers: Writers, problems: list[str]) -> list[OpenSpan]:
     """Return the open spans that processes last wrote. They may have ended since."""
-    open_spans = []
-    extents = [Extent(path, 0, path.stat().st_size) for path in find_files(folders, "open") if path.exists()]
-    for process, spans in read_spans(extents, writers, problems):
-        for span in spans:
-            values = span.attributes
-            written, age = values.get(attr.OPEN_WRITTEN), values.get(attr.OPEN_AGE)
-            written_ns = written if isinstance(written, int) else 0
-            seconds = float(age) if isinstance(age, (int, float)) and math.isfinite(age) else 0.0
-            open_spans.append(OpenSpan(span, process, seconds, written_ns, str(values.get(attr.OPEN_LAST_CHILD, ""))))
-            writers.note_alive(process, written_ns)
+    open_spans: list[OpenSpan] = []
+    damaged = _Damage(problems)
+    for path in find_files(folders, "open"):
+        rows: dict[int, tuple[int, SpanRecord]] = {}
+        file_ns = 0
+        for _, place, line in read_lines([Extent(path, 0, _size(path))], problems):
+            try:
+                groups, ended, line_ns = otlp_json.read_open(line)
+                rows |= {span.span_id: (writers.index(raw), span) for raw, spans in groups for span in spans}
+            except otlp_json.UNREADABLE as error:
+                damaged.note(path, place, line, error)
+                continue
+            for span_id in ended:
+                rows.pop(span_id, None)
+            file_ns = max(file_ns, line_ns)
+        open_spans += [_read_row(process, span, file_ns) for process, span in rows.values()]
+    for row in open_spans:
+        writers.note_alive(row.process, row.written_ns)
     return open_spans
+
+
+def _read_row(process: int, span: SpanRecord, file_ns: int) -> OpenSpan:
+    """Return an open span as of the last line of its file."""
+    values = span.attributes
+    written, age = values.get(attr.OPEN_WRITTEN), values.get(attr.OPEN_AGE)
+    written_ns = written if isinstance(written, int) else 0
+    seconds = float(age) if isinstance(age, (int, float)) and math.isfinite(age) else 0.0
+    since = max(0, file_ns - written_ns) if written_ns else 0
+    return OpenSpan(span, process, seconds + since / 1e9, written_ns + since, str(values.get(attr.OPEN_LAST_CHILD, "")))
 
 
 def read_manifest(folders: Iterable[Path]) -> dict[str, Any]:

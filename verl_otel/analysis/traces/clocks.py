@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from verl_otel.analysis.typed import Unbounded
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT, SERVER, STATUS_ERROR
@@ -45,7 +46,7 @@ class Clock(NamedTuple):
 
     times_ns: tuple[int, ...]
     ahead_ns: tuple[int, ...]
-    uncertain_ns: tuple[float, ...]
+    uncertain_ns: tuple[Unbounded, ...]
     """Uncertainty of each offset; infinite where it has no bound."""
 
     def ahead(self, time_ns: int) -> int:
