@@ -334,6 +334,7 @@ def describe_step(run: Explanation, index: int, rest: float | None = None) -> di
         "parts": len(step.path),
         "members": step.members or len(step.trajectories),
         "quantiles": step.quantiles,
+        "lifetimes": array("d", (round(at, 3) for at in array("f", step.lifetimes))),
         "gpu_seconds": gpu_seconds(step),
         "trajectories": [
             describe_trajectory(trajectory, step.start_ns)
