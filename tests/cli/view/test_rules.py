@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from tests.analysis.test_reader import long_training
+from verl_otel._internal import printable
 from verl_otel.cli.demo.command import RECORDED
 
 pytestmark = pytest.mark.browser
@@ -108,3 +110,26 @@ def test_all_views_are_reached_by_keys(address, look):
     page.locator("#verdict .verdict-line").first.wait_for()
     page.get_by_role("link", name="verl-otel", exact=True).press("Enter")
     page.get_by_label("Search runs and findings").wait_for()
+
+
+@pytest.mark.full
+def test_hostile_facts_of_a_run_are_text_on_every_view(runs, serve, look):
+    """Script, quotes, right-to-left marks, 400 characters: at home, on the page of the run and in a comparison, which stay in the window."""
+    hostile = [
+        "</script><script>window.hacked = 1</script>",
+        '"><img src=x onerror="window.hacked = 1">',
+        "\u202eevil",
+        "x" * 400,
+    ]
+    for place, name in enumerate(hostile):
+        story = long_training(runs / f"r{place}", steps=4)
+        story.manifest(**{"verl.project": name, "verl.experiment": f"e{name}"})
+        story.write()
+    address = serve()
+    for path in ("/", *(f"/#/run/r{place}" for place in range(4)), "/#/compare/r0/r3"):
+        page = look(address + path)
+        page.get_by_text("r0").or_(page.locator("#about dt")).first.wait_for(timeout=60_000)
+        assert page.evaluate("[window.hacked ?? 0, document.images.length, document.scripts.length]") == [0, 0, 3], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280, path
+    home = look(address).locator(".runs").text_content()
+    assert all(printable.show(name) in home for name in hostile)

@@ -12,7 +12,6 @@ import pytest
 
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import summary
 from verl_otel.analysis.reader import RunReader
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
@@ -146,18 +145,6 @@ def test_a_run_that_is_being_read_says_so(runs, get, monkeypatch):
     stories.training(runs / "r2").write()
     monkeypatch.undo()
     assert "are read" not in " ".join(json.loads(get("/api/runs/r2").body)["headline"])
-
-
-def test_an_explanation_of_a_part_of_a_run_says_so(runs, get, monkeypatch, tmp_path):
-    """The reward of a run is no matter of a part of it: the sentence comes when all files are read."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in ("part", "whole"):
-        long_training(runs / name, steps=30).write()
-    summary.explain([runs / "whole"], keep_after=0)
-    part, whole = (json.loads(get(f"/api/runs/{name}/explain").body) for name in ("part", "whole"))
-    assert (part["read"] < 1, part["progress"]) == (True, "")
-    assert whole["read"] == 1
-    assert "mean reward" in whole["progress"]
 
 
 def test_a_step_is_that_of_explain(runs, get, call):

@@ -37,7 +37,7 @@ const COLUMNS = [
     title: side.toUpperCase(), number: true, value: (row) => row[side].typical ?? 0,
     text: (row) => showValue(row[side].typical, row),
   })),
-  { title: "B against A", number: true, value: (row) => row.change ?? Infinity, text: showChange },
+  { title: "Change", number: true, value: (row) => row.change ?? Infinity, text: showChange },
   { title: "◂ less · more ▸", fixed: true, change: true, text: changeBar },
   {
     title: "By chance?", value: (row) => row.p ?? 2,

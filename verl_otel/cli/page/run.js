@@ -326,7 +326,7 @@ export function runView(name, query, go) {
   function showParts() {
     const facts = make("p", { class: "soft lead" }, prose(filled([run.headline, run.held]).join(" · ")));
     fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run, hrefOf), facts]);
-    fills.now([run.open, run.last_step, run.state], () => nowPart(run));
+    fills.now([run.open, run.state], () => nowPart(run));
     fills.held([steps.held.length, steps.held.at(-1), run.levers], () => heldPart(steps, run, name));
     const slowest = run.slowest.map((row) => row.trace_id);
     fills.slowest([slowest, run.samples, steps.count], () => slowestPart(run, name, steps));

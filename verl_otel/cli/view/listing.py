@@ -105,7 +105,6 @@ class Listing:
         overview = max(overviews, key=lambda overview: overview.last_step or -1)
         events = run_files.read_events(folders, [])
         manifest = next(filter(None, map(run_manifest.read, folders)), {})
-        unresolved = [event for event in events if "resolved" not in event.detail]
         row = {
             **to_plain(make_run_row(overview)),
             "run": name,
@@ -116,9 +115,7 @@ class Listing:
             "planned": data.find_planned(manifest),
             "reward": next((each.reward for each in overviews if each.reward is not None), None),
             "verdict": printable.show(overview.verdict, formatting.SENTENCE),
-            "alarms": len(events),
-            "open_alarms": len(unresolved),
-            "stalled": any(event.kind == "stall" for event in unresolved),
+            "stalled": any(event.kind == "stall" and "resolved" not in event.detail for event in events),
         }
         return signature, data.clean(row)
 
@@ -131,7 +128,8 @@ class Listing:
             return self._watched[name][1]
         self._watched.pop(name, None)
         return self._found.get(signature) or {
-            **dict.fromkeys(("finding", "productive", "last")),
+            "finding": None,
+            "productive": None,
             "seconds_line": [],
             "reward_line": [],
         }
@@ -194,7 +192,6 @@ def summarise(run: Explanation) -> _Row:
             "seconds_line": _thin(lengths),
             "reward_line": _thin(rewards),
             "productive": data.find_productive(run),
-            "last": data.describe_last(run),
         }
     )
     return summary

@@ -16,8 +16,6 @@ from verl_otel.analysis.io import run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import rollouts
-from verl_otel.cli.documents.base import to_plain
-from verl_otel.cli.documents.explain import make_explain
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data, document
 from verl_otel.cli.view.access import Access
@@ -34,8 +32,6 @@ HEADERS: Final = (
 )
 """Headers of every page and document."""
 MAX_DESCRIBED: Final = 4
-MAX_EXPLAINED: Final = 100
-"""Steps of one answer in the form of `explain`."""
 WHOLE: Final = 0.999
 """Share of the files of which a run counts as read: one that trains has always written something since."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
@@ -101,8 +97,6 @@ class Site:
                 return self._listing.read()
             case ["runs", name]:
                 return {"name": name, **self._describe(name)}
-            case ["runs", name, "explain"]:
-                return _explain(*self._find(name), query)
             case ["runs", name, "steps", index]:
                 return data.describe_step(self._find(name)[0], int(index))
             case ["runs", name, kind] if kind in _DOCUMENTS:
@@ -138,21 +132,6 @@ class Site:
 
 def _make_reply(text: str, kind: str, *headers: tuple[str, str]) -> Reply:
     return Reply(200, (("Content-Type", f"{_TYPES[kind]}; charset=utf-8"), *headers, *HEADERS), text.encode())
-
-
-def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
-    """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict.
-
-    Args:
-        run: What is known of the run.
-        read: The share of its files that was read. Of a part there is no sentence on how the run learned.
-        query: The numbers of the steps.
-    """
-    numbers = {int(text) for text in query.get("step", [])}
-    steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    described = to_plain(make_explain(run, steps[-MAX_EXPLAINED:]))
-    partial = {"progress": ""} if read < WHOLE else {}
-    return {**described, **partial, "read": round(read, 4)}
 
 
 def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
