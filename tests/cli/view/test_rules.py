@@ -132,4 +132,4 @@ def test_hostile_facts_of_a_run_are_text_on_every_view(runs, serve, look):
         assert page.evaluate("[window.hacked ?? 0, document.images.length, document.scripts.length]") == [0, 0, 3], path
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280, path
     home = look(address).locator(".runs").text_content()
-    assert all(printable.show(name) in home for name in hostile)
+    assert [name for name in hostile if printable.show(name)[:200] not in home] == []
