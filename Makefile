@@ -104,7 +104,7 @@ lint: $(STAMP) ## Check style, types and imports; FIX=1 formats first
 	$(BIN)/lint-imports
 
 docs: $(STAMP) $(DOCS_STAMP) ## Write the pages that are made from the code, then the site (.cache/site); PICTURES=1: take their pictures first
-	$(if $(PICTURES),$(BIN)/python docs/pictures.py)
+	$(if $(PICTURES),$(BIN)/python -m docs.pictures)
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 

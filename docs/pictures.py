@@ -4,6 +4,7 @@
 
 import contextlib
 import io
+import itertools
 import shutil
 import tempfile
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from tests.builders import long_run
 from verl_otel.cli import main
 from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.listing import Listing
@@ -19,22 +21,19 @@ from verl_otel.cli.view.site import Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Server
 
+LONG = "made-up-10000-steps"
 IMAGES = Path(__file__).resolve().parent / "images"
-PICTURES = (
-    ("live-page", "", 1400, 620, "light"),
-    ("live-page-dark", "", 1400, 620, "dark"),
-    ("live-page-390", "", 390, 844, "light"),
-    ("page", "#/run/slow-tool", 1400, 1060, "light"),
-    ("page-dark", "#/run/slow-tool", 1400, 1060, "dark"),
-    ("page-390", "#/run/slow-tool", 390, 844, "dark"),
-    ("page-2560", "#/run/slow-tool", 2560, 1100, "light"),
-    ("step", "#/run/slow-tool/step/4", 1400, 900, "light"),
-    ("step-390", "#/run/slow-tool/step/4", 390, 844, "light"),
-    ("trajectory", "#/run/slow-tool/step/4/28bed1d06c7a68234d0936dc768b5926", 1400, 700, "dark"),
-    ("compare", "#/compare/healthy/slower-tools", 1400, 900, "light"),
-)
-"""Name, address, width, height, colour scheme."""
-SETTLED = """() => !document.body.innerText.match(/is being read|of the files|are being read|Loading/) && document.querySelector("html[data-ready]")"""
+TRAJECTORY = "28bed1d06c7a68234d0936dc768b5926"
+VIEWS = {
+    "home": "",
+    "run": "#/run/slow-tool",
+    "step": "#/run/slow-tool/step/4",
+    "trajectory": f"#/run/slow-tool/step/4/{TRAJECTORY}",
+    "compare": "#/compare/healthy/slower-tools",
+}
+LONG_VIEWS = {"long-run": f"#/run/{LONG}", "long-step": f"#/run/{LONG}/step/1034"}
+SIZES = ((390, 844), (1400, 900), (2560, 1300))
+SETTLED = """() => !document.body.innerText.match(/being read|reading …|not been read|of the files|Loading/) && document.querySelector("html[data-ready]")"""
 
 
 @contextlib.contextmanager
@@ -52,23 +51,31 @@ def serve(folder):
     server.close()
 
 
-def take():
-    """Take all pictures."""
+def take(browser, address, name, place, size, scheme):
+    """Take one picture, with few colours."""
+    width, height = size
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.goto(address + place)
+    page.wait_for_function(SETTLED, timeout=900_000)
+    page.wait_for_timeout(500)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(240, dither=Image.Dither.NONE)
+    picture.save(IMAGES / f"{name}-{width}-{scheme}.png", optimize=True)
+    page.close()
+
+
+def take_all():
+    """Take the pictures of all views in both schemes at all widths: of recorded trainings, and of a made-up run of 10,000 steps."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         with contextlib.redirect_stdout(io.StringIO()):
-            main(["demo", "--keep", folder])
+            main(["demo", "--keep", f"{folder}/recorded"])
+        long_run.make(Path(folder) / "long" / LONG, 10_000)
         browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        with serve(Path(folder)) as address:
-            for name, place, width, height, scheme in PICTURES:
-                page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-                page.goto(address + place)
-                page.wait_for_function(SETTLED, timeout=120_000)
-                page.wait_for_timeout(500)
-                picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-                picture.quantize(160, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
-                page.close()
+        for runs, views in (("recorded", VIEWS), ("long", LONG_VIEWS)):
+            with serve(Path(folder) / runs) as address:
+                for (name, place), size, scheme in itertools.product(views.items(), SIZES, ("light", "dark")):
+                    take(browser, address, name, place, size, scheme)
         browser.close()
 
 
 if __name__ == "__main__":
-    take()
+    take_all()

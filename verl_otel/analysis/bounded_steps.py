@@ -94,6 +94,7 @@ def shorten(step: Step) -> Step:
         path=(),
         between_path=(),
         trajectories=(),
+        lifetimes=b"",
         slowest=tuple(trajectory._replace(path=(), activities=()) for trajectory in step.slowest),
         devices=_average(step.devices),
     )

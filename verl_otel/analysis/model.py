@@ -296,6 +296,8 @@ class Step(NamedTuple):
     """A few of its slowest trajectories."""
     quantiles: tuple[float, ...] = ()
     """Durations of its trajectories in seconds: minimum, p50, p95, p99, maximum."""
+    lifetimes: bytes = b""
+    """`timeline.pack_lifetimes` of its trajectories. Long runs keep it for the steps whose detail they keep."""
     uncertainty: Unbounded = 0.0
     """Seconds by which the clocks on its path may differ; infinite where one of them has no bound."""
     members: int = 0

@@ -114,6 +114,7 @@ def join(known: JudgedStep, other: JudgedStep) -> JudgedStep:
         trajectories=(*first.step.trajectories, *second.step.trajectories),
         members=first.step.members + second.step.members,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
+        lifetimes=timeline.pack_lifetimes(members, first.step.start_ns),
         slowest=find_slowest((*first.step.slowest, *second.step.slowest), first.step.path),
         reward=average_score(members),
     )

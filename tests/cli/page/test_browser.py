@@ -196,25 +196,41 @@ def test_hostile_names_are_shown_as_text(show, name):
 
 
 def test_a_long_run_opens_as_a_short_one_does(show, big):
-    """10,000 steps of 1,000 trajectories: hardly more elements than a run of 12 steps, each step can be reached.
-
-    It is painted within a second on a quiet machine; what is asked here leaves room for a busy one, and is measured as the best of three.
-    """
+    """10,000 steps of 1,000 trajectories: hardly more elements than a run of 12 steps, each step can be reached."""
     small, seen = show(explanations.make(12)), show(big)
     elements = "document.querySelectorAll('*').length"
     assert seen.page.evaluate(elements) < 1.5 * small.page.evaluate(elements)
-    times = []
-    for _ in range(3):
-        seen.page.goto("about:blank")
-        seen.page.goto(seen.path.as_uri())
-        seen.page.wait_for_selector("html[data-ready]")
-        times.append(seen.page.evaluate(FIRST_PAINT))
-    print(f"painted after {min(times):.0f} ms of {[round(each) for each in times]}")
-    assert min(times) < 2_000
     slider = seen.page.get_by_role("slider", name="Time of each step")
     slider.press("End")
     slider.press("Enter")
     seen.page.locator("#step-title", has_text="Step 10000: ").wait_for()
+
+
+LONG_TASKS = """window.long = []; new PerformanceObserver((seen) => window.long.push(...seen.getEntries().map((each) => each.duration)))
+.observe({ type: "longtask", buffered: true })"""
+
+
+@pytest.mark.full
+def test_a_long_run_never_blocks_the_page(show, big):
+    """10,000 steps are painted within a second, and no task takes 100 ms: at load, while it is scrolled, and under the pointer."""
+    seen = show(big)
+    seen.page.add_init_script(LONG_TASKS)
+    longest, painted = [], []
+    for _ in range(5):  # the best of them: another process may hold the machine for a moment
+        seen.page.goto("about:blank")
+        seen.page.goto(seen.path.as_uri())
+        seen.page.wait_for_selector("html[data-ready]")
+        painted.append(seen.page.evaluate(FIRST_PAINT))
+        for _ in range(10):
+            seen.page.mouse.wheel(0, 400)
+        seen.page.evaluate("scrollTo(0, 0)")
+        box = seen.page.locator("#steps .u-over").bounding_box()
+        seen.page.mouse.move(box["x"] + 10, box["y"] + 60)
+        seen.page.mouse.move(box["x"] + 900, box["y"] + 60, steps=20)
+        longest.append(max(seen.page.evaluate("window.long"), default=0))
+    print(f"painted after, ms: {painted}; longest tasks, ms: {longest}")
+    assert min(painted) < 1_000
+    assert min(longest) <= 100
 
 
 def test_a_run_without_a_step_has_a_page(show):

@@ -12,8 +12,8 @@ import pytest
 
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import summary
 from verl_otel.analysis.reader import RunReader
+from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
 from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.listing import Listing
@@ -202,6 +202,41 @@ def test_a_run_that_was_never_opened_has_its_finding(runs, monkeypatch, tmp_path
     assert list_runs().read() == [row]
     (runs / "r1" / "events.jsonl").write_text("")
     assert list_runs().read()[0]["finding"] is None
+
+
+def test_runs_that_need_somebody_come_first(runs, monkeypatch, tmp_path):
+    """One that failed, or trains with a finding, before one that ended with a finding, before the others, whatever their age."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("healthy", "slow-tool"):
+        shutil.copytree(RECORDED / name, runs / name)
+    story = stories.training(runs / "failed")
+    story.status({"state": "failed", "time": stories.T0 + 25, "step": 2})
+    story.write()
+    catalogue, stopped = Catalogue([runs]), threading.Event()
+    listing = Listing(catalogue, Watcher(catalogue))
+    listing.read()
+    monkeypatch.setattr(listing, "_wanted", stop_after_one(stopped))
+    listing.run(stopped)
+    assert [(row["run"], row["attention"]) for row in listing.read()] == [
+        ("failed", 2),
+        ("slow-tool", 1),
+        ("healthy", 0),
+    ]
+
+
+def test_a_step_has_the_lifetimes_of_all_its_trajectories(runs, get):
+    """Begin and end of each in seconds from the start of the step, in the order of their ends: not only of those that are named."""
+    story = stories.Story(runs / "r1", "r1")
+    trainer, agent = story.process(), story.process("agent_loop")
+    lives = [(100 + 0.5 * index, 103 + (7 * index) % 5 + index / 100) for index in range(9)]
+    members = [stories.trajectory(agent, *life, index=index) for index, life in enumerate(lives)]
+    stories.step(trainer, 1, 100, 120, [("gen", 100, 110)], members)
+    story.write()
+    document = json.loads(get("/api/runs/r1/steps/0").body)
+    ordered = [at - 100 for life in sorted(lives, key=lambda life: life[1]) for at in life]
+    assert document["lifetimes"] == pytest.approx(ordered, abs=1e-3)
+    assert document["trajectories"][0]["after"] == pytest.approx(ordered[-2])
+    assert len(document["trajectories"]) < document["members"] == len(lives)
 
 
 def stop_after_one(stopped):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -170,6 +171,12 @@ def covered(times: list[tuple[int, int]], begin: int, end: int) -> int:
     return total
 
 
+def pack_lifetimes(members: Iterable[Trajectory], start_ns: int) -> bytes:
+    """Return begin and end of trajectories in seconds from a start, those that ended first before the others, as an array of C floats."""
+    ordered = sorted(members, key=lambda one: one.end_ns)
+    return array("f", [(at - start_ns) / 1e9 for one in ordered for at in (one.start_ns, one.end_ns)]).tobytes()
+
+
 def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: Iterable[Trajectory] = ()) -> Step:
     """Return one step without its path, verdicts, GPU time and cost.
 
@@ -204,6 +211,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         rollouts_end_ns=max((one.end_ns for one in (*members, *stopped)), default=0),
         gen_end_ns=gen_end_ns,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
+        lifetimes=pack_lifetimes(members, span.start_ns),
         members=len(consumed),
         error=error,
         failures=_find_failures(members),

@@ -11,7 +11,7 @@ import { runView } from "./run.js";
 import { samplesView, stepView, trajectoryView } from "./step.js";
 import { isLive, looks, ownRun } from "./source.js";
 
-const EVERY = 5000;
+const EVERY = 2000;
 let view = null;
 let shownPath = null;
 let timer = 0;
@@ -41,21 +41,27 @@ function findView() {
 }
 
 function showTop() {
-  const { status, error, at } = last;
-  const run = status?.run;
+  const run = last.status?.run;
   const crumbs = view.crumbs?.() ?? [];
+  const current = (place) => (place === crumbs.length - 1 ? "page" : undefined);
+  const items = crumbs.map(([text, href], place) =>
+    make("li", {}, make("a", { href, "aria-current": current(place) }, bdi(text))));
+  const stalled = run?.events.some((event) => event.kind === "stall" && !event.resolved);
   byId("top").replaceChildren(
-    make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun) }, make("i", { class: "logo", "aria-hidden": "true" }), "verl-otel"),
-    make("nav", { "aria-label": "Where you are" }, make("ol", {}, crumbs.map(([text, href], place) => make("li", {}, make("a", { href, "aria-current": place === crumbs.length - 1 ? "page" : undefined }, bdi(text)))))),
-    run ? stateDot({ state: run.state, stalled: run.events.some((event) => event.kind === "stall" && !event.resolved) }) : "",
-    make("p", { id: "freshness", class: error ? "stale" : undefined, role: "status" }, freshness(run, status, error, at)));
+    make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun) }, make("i", { class: "logo" }), "verl-otel"),
+    make("nav", { "aria-label": "Where you are" }, make("ol", {}, items)),
+    run ? stateDot({ state: run.state, stalled }) : "",
+    make("p", { id: "freshness", class: last.error ? "stale" : undefined, role: "status" }, freshness()));
 }
 
 // One clock: until which step the page has been made, and when that was.
-function freshness(run, status, error, at) {
-  if (error) return `No answer (${error})${at ? `; this is of ${new Date(at).toISOString().slice(11, 19)} UTC` : ""}. Trying again.`;
+function freshness() {
+  const { status, error, at } = last;
+  const { run, steps } = status ?? {};
+  if (error) return `No answer (${error})${at ? `; this is of ${clock(at / 1000)}` : ""}. Trying again.`;
   if (!isLive) return run ? `ended ${clock(run.end)}` : "";
-  const until = status?.steps?.count ? `analysed until ${status.steps.title(status.steps.count - 1).toLowerCase()}` : run ? "no step has ended yet" : "";
+  const ended = steps?.count ? `analysed until ${steps.title(steps.count - 1).toLowerCase()}` : "no step has ended yet";
+  const until = run ? ended : "";
   const part = run && run.read < 0.999 ? `, ${Math.floor(run.read * 100)}% of the files` : "";
   if (run && run.age === null && run.state !== "running") return `${until}, its end`;
   const age = Math.round((Date.now() - at) / 1000 + (run?.age ?? 0));
@@ -81,7 +87,7 @@ async function turn() {
     byId("loading")?.remove();
     document.documentElement.dataset.ready = "yes";
   }
-  if (isLive) timer = setTimeout(turn, (last.status?.run ?? last.status)?.read < 0.999 ? EVERY / 5 : EVERY); // a run that is being read changes quickly
+  if (isLive) timer = setTimeout(turn, EVERY);
 }
 
 function open() {
@@ -117,6 +123,6 @@ for (const [event, isPaper] of [["beforeprint", true], ["afterprint", false]]) {
 }
 window.addEventListener("hashchange", open);
 document.addEventListener("visibilitychange", () => !document.hidden && isLive && turn());
-if (isLive) setInterval(() => last.at && !document.hidden && (byId("freshness").textContent = freshness(last.status?.run, last.status, last.error, last.at)), 1000);
+if (isLive) setInterval(() => last.at && !document.hidden && (byId("freshness").textContent = freshness()), 1000);
 document.body.append(make("footer", {}, `verl-otel ${looks.version}`));
 open();

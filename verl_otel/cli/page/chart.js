@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Charts over steps or time, drawn by uPlot. Charts over the same axis share a cursor and a zoom. Each is a slider over its positions (WAI-ARIA
-// Authoring Practices, "Slider"): one tab stop, arrows move, the value is announced as text. The same text stands beside its title.
+// Charts over steps or time, drawn by uPlot. Charts over the same axis share a cursor and a zoom. Each is a slider over
+// its positions (WAI-ARIA Authoring Practices, "Slider"): one tab stop, arrows move, the value is announced as text.
 
 import { LINES, fill, palette } from "./colours.js";
-import { ROUND_SECONDS, axisNumber, axisSeconds, bdi, button, make, seconds } from "./dom.js";
+import { ROUND_SECONDS, axisNumber, axisSeconds, bdi, button, make, seconds, shape } from "./dom.js";
 
 const alive = new Set();
 const FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
@@ -22,31 +22,40 @@ export function forgetCharts() {
 }
 
 function axisOf(values, extra = {}) {
-  return { stroke: () => palette.soft, font: FONT, grid: { stroke: () => palette.line, width: 1 }, ticks: { show: false }, values, gap: 6, ...extra };
+  const looks = { stroke: () => palette.soft, font: FONT, labelFont: FONT, ticks: { show: false }, gap: 6 };
+  return { ...looks, grid: { stroke: () => palette.line, width: 1 }, values, ...extra };
 }
 
+const marksOf = (words) => (plot, at, place, space, step) => at.map(words(step));
 const whole = (plot, at) => at.map((value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : ""));
 
-// options: title; unit(value) -> text; axis: "step" or "time"; height; text(index) -> words; where(index) and moved(index): what stands beside the title, and in the legend; band: [low, high]; click(index);
-// range(plot) -> [least, most]; paint(plot); series: how lines are drawn, at least one. update(xs, lines): lines of equal length.
+// options: title; unit(value) -> text; axis: "step" or "time", its label; height; text(index) -> words; where(index)
+// and moved(index): what stands beside the title, and in the legend; band: [low, high]; click(index);
+// range(plot) -> [least, most]; paint(plot); series: at least one line. update(xs, lines): lines of equal length.
 export function chart(options) {
   const title = make("figcaption", {}, options.head ?? bdi(options.title));
   const readout = make("span", { class: "readout" });
-  const reset = button("Show all", () => zoom(0), { class: "reset", hidden: true, "aria-label": `Show all of ${options.title}` });
-  const holder = make("div", { class: "plot", tabIndex: 0, role: "slider", "aria-label": options.title, "aria-valuemin": 0, "aria-valuemax": 0, "aria-valuenow": 0 });
-  const element = make("figure", { class: `chart ${options.class ?? ""}` }, make("div", { class: "chart-head" }, title, readout, reset), holder, options.foot);
+  const label = `Show all of ${options.title}`;
+  const reset = button("Show all", () => zoom(0), { class: "reset", hidden: true, "aria-label": label });
+  const holder = make("div", { class: "plot", tabIndex: 0, role: "slider", "aria-label": options.title });
+  const head = make("div", { class: "chart-head" }, title, readout, reset);
+  const element = make("figure", { class: `chart ${options.class ?? ""}` }, head, holder, options.foot);
   const view = { element, plot: null, xs: [], data: [[]], at: -1 };
   const isSteps = options.axis !== "time";
+  const isTime = options.unit === seconds;
 
   function say(index) {
     view.at = index ?? -1;
     const last = view.xs.length - 1;
-    const text = view.at >= 0 && view.at <= last ? options.text(view.at) : (options.rest?.() ?? (last >= 0 ? options.text(last) : ""));
-    readout.textContent = options.where && last >= 0 ? options.where(view.at >= 0 ? Math.min(view.at, last) : last) : text;
-    options.moved?.(view.at >= 0 ? Math.min(view.at, last) : last);
+    const shown = view.at >= 0 ? Math.min(view.at, last) : last;
+    const rest = () => options.rest?.() ?? (last >= 0 ? options.text(last) : "");
+    const text = view.at >= 0 && view.at <= last ? options.text(view.at) : rest();
+    readout.textContent = options.where && last >= 0 ? options.where(shown) : text;
+    options.moved?.(shown);
+    holder.setAttribute("aria-valuemin", 0);
     holder.setAttribute("aria-valuemax", Math.max(0, last));
     holder.setAttribute("aria-valuenow", Math.max(0, view.at));
-    holder.setAttribute("aria-valuetext", view.at >= 0 ? options.text(view.at) : text || "nothing to show");
+    holder.setAttribute("aria-valuetext", text || "nothing to show");
   }
 
   function draw() {
@@ -56,31 +65,45 @@ export function chart(options) {
       view.plot.setSize({ width, height: options.height });
       return;
     }
-    const lines = options.series ?? [{}];
+    const cursor = {
+      sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false },
+      points: { show: !options.paint, size: 7 },
+    };
+    const hooks = {
+      setCursor: [(plot) => say(plot.cursor.idx)],
+      setScale: [(plot, key) => key === "x" && (reset.hidden = isWhole(plot))],
+      drawClear: [(plot) => options.band && drawBand(plot, options.band)],
+      draw: [(plot) => options.paint?.(plot)],
+    };
     view.plot = new uPlot({
-      width,
-      height: options.height,
-      padding: [options.paint ? 18 : 10, 18, 0, 0],
-      legend: { show: false },
-      cursor: { sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false }, points: { show: !options.paint, size: 7 } },
+      width, height: options.height, cursor, hooks,
+      padding: [options.paint ? 18 : 10, 18, 0, 0], legend: { show: false },
       scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
       axes: [
-        axisOf(isSteps ? options.names ?? whole : (plot, at, place, space, step) => at.map(axisSeconds(step)), { size: 26, space: 56, ...(isSteps ? {} : { incrs: ROUND_SECONDS }) }),
-        axisOf((plot, at, place, space, step) => at.map((options.unit === seconds ? axisSeconds : axisNumber)(step)), { size: axisWidth, space: 32, ...(options.unit === seconds ? { incrs: ROUND_SECONDS } : {}) }),
+        axisOf(isSteps ? options.names ?? whole : marksOf(axisSeconds), {
+          size: 24, space: 56, label: options.label || undefined, labelSize: 16, labelGap: -2,
+          ...(isSteps ? {} : { incrs: ROUND_SECONDS }),
+        }),
+        axisOf(marksOf(isTime ? axisSeconds : axisNumber), {
+          size: axisWidth, space: 32, ...(isTime ? { incrs: ROUND_SECONDS } : {}),
+        }),
       ],
-      series: [{}, ...lines.map((line, index) => ({ stroke: () => palette[line.hue ?? LINES[index % LINES.length][0]], width: 1.75, dash: LINES[index % LINES.length][1], spanGaps: true, show: !options.paint, points: { show: view.xs.length < 3 } }))],
-      hooks: {
-        setCursor: [(plot) => say(plot.cursor.idx)],
-        setScale: [(plot, key) => key === "x" && (reset.hidden = plot.scales.x.max - plot.scales.x.min >= domain()[1] - domain()[0] - 1e-9)],
-        drawClear: [(plot) => options.band && drawBand(plot, options.band)],
-        draw: [(plot) => options.paint?.(plot)],
-      },
+      series: [{}, ...(options.series ?? [{}]).map((_, index) => ({
+        stroke: () => palette[LINES[index][0]], dash: LINES[index][1], width: 1.75, spanGaps: true,
+        show: !options.paint, points: { show: view.xs.length < 3 },
+      }))],
     }, view.data, holder);
-    if (options.click) {
-      let pressed = 0;
-      view.plot.over.addEventListener("mousedown", (event) => (pressed = event.clientX));
-      view.plot.over.addEventListener("click", (event) => Math.abs(event.clientX - pressed) < 4 && view.at >= 0 && options.click(view.at));
-    }
+    if (!options.click) return;
+    let pressed = 0;
+    view.plot.over.addEventListener("mousedown", (event) => (pressed = event.clientX));
+    view.plot.over.addEventListener("click", (event) => {
+      if (Math.abs(event.clientX - pressed) < 4 && view.at >= 0) options.click(view.at);
+    });
+  }
+
+  function isWhole(plot) {
+    const [least, most] = domain();
+    return plot.scales.x.max - plot.scales.x.min >= most - least - 1e-9;
   }
 
   // Half a step more at both ends where columns are drawn around their steps.
@@ -133,7 +156,10 @@ export function chart(options) {
     const last = view.xs.length - 1;
     const page = Math.max(1, Math.round(view.xs.length / 10));
     const at = view.at < 0 ? last : view.at;
-    const moves = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last, PageUp: at - page, PageDown: at + page, ...options.keys?.(at) };
+    const moves = {
+      ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: last, PageUp: at - page, PageDown: at + page,
+      ...options.keys?.(at),
+    };
     if (moves[event.key] !== undefined) move(moves[event.key]);
     else if (event.key === "+" || event.key === "=") zoom(0.5);
     else if (event.key === "-") zoom(2);
@@ -154,11 +180,11 @@ export function chart(options) {
     view.xs = xs;
     view.data = [xs, ...lines];
     if (view.plot) {
-      const isWhole = reset.hidden;
+      const wasWhole = reset.hidden;
       const { min, max } = view.plot.scales.x;
       view.plot.setData(view.data, false);
       const [least, most] = domain();
-      view.plot.setScale("x", isWhole ? { min: least, max: most } : { min, max });
+      view.plot.setScale("x", wasWhole ? { min: least, max: most } : { min, max });
     } else draw();
     if (view.at < 0 || view.at >= xs.length) say(null);
   };
@@ -171,8 +197,8 @@ function axisWidth(plot, values) {
 
 function drawBand(plot, [low, high]) {
   const { left, top, width, height } = plot.bbox;
-  const [from, to] = [high === null ? top : plot.valToPos(high, "y", true), low === null ? top + height : plot.valToPos(low, "y", true)];
-  const [upper, lower] = [Math.max(top, from), Math.min(top + height, to)];
+  const upper = Math.max(top, high === null ? top : plot.valToPos(high, "y", true));
+  const lower = Math.min(top + height, low === null ? top + height : plot.valToPos(low, "y", true));
   if (lower <= upper) return;
   plot.ctx.save();
   plot.ctx.globalAlpha = 0.1;
@@ -182,28 +208,27 @@ function drawBand(plot, [low, high]) {
 }
 
 // A small line without axes, as an image with a text.
-export function spark(values, text, { width = 96, height = 24, band = null, hue = "blue" } = {}) {
+const MOST_POINTS = 80;
+export function spark(all, text, { width = 96, height = 24, band = null, hue = "blue" } = {}) {
+  const each = Math.ceil(all.length / MOST_POINTS);
+  const values = all.filter((_, index) => index % each === 0 || index === all.length - 1);
   const known = values.filter((value) => value !== null);
   if (known.length < 2) return make("span", { class: "spark" });
-  const ends = [...known, ...(band ?? []).filter((end) => end !== null && end >= Math.min(...known) && end <= Math.max(...known))];
-  const [least, most] = [Math.min(...ends), Math.max(...ends)];
+  const [least, most] = [Math.min(...known), Math.max(...known)];
   const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
   const x = (index) => 1 + (index / Math.max(1, values.length - 1)) * (width - 4);
-  const shape = (name, attributes) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    return element;
-  };
-  const svg = shape("svg", { class: `spark line-${hue}`, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": text });
+  const svg = shape("svg", {
+    class: `spark line-${hue}`, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
+    "aria-label": text,
+  });
   if (band?.some((end) => end !== null)) {
-    const [low, high] = [band[0] ?? -Infinity, band[1] ?? Infinity];
-    const [top, bottom] = [Math.max(0, Math.min(height, y(high))), Math.max(0, Math.min(height, y(low)))];
-    svg.append(shape("rect", { class: "spark-band", x: 0, width, y: high === Infinity ? 0 : top, height: Math.max(0, (low === -Infinity ? height : bottom) - (high === Infinity ? 0 : top)) }));
+    const within = (value) => Math.max(0, Math.min(height, y(value)));
+    const [top, bottom] = [within(band[1] ?? most + most - least + 1), within(band[0] ?? least - most + least - 1)];
+    svg.append(shape("rect", { class: "spark-band", x: 0, width, y: top, height: Math.max(0, bottom - top) }));
   }
-  const points = values.map((value, index) => (value === null ? "" : `${x(index).toFixed(1)},${y(value).toFixed(1)}`)).filter(Boolean);
-  svg.append(shape("polyline", { points: points.join(" ") }));
-  const last = points.at(-1).split(",");
-  svg.append(shape("circle", { cx: last[0], cy: last[1], r: 2 }));
+  const points = values.flatMap((value, index) => (value === null ? [] : [[x(index).toFixed(1), y(value).toFixed(1)]]));
+  const [cx, cy] = points.at(-1);
+  svg.append(shape("polyline", { points: points.join(" ") }), shape("circle", { cx, cy, r: 2 }));
   return svg;
 }
 
@@ -221,12 +246,14 @@ export function largest(columns) {
   return [...kept.slice(0, MOST_KEYS - 1).map(([key]) => [key, columns[key]]), ["other", other]];
 }
 
-// The height of the axis: that of the longest step, unless it would flatten the typical ones. Of many steps a tenth may be longer.
+// The height of the axis: that of the longest step, unless it would flatten the typical ones. Of many steps a tenth may
+// be longer.
 export function usualLimit(heights) {
   const known = heights.filter((value) => value > 0).sort((a, b) => a - b);
   if (!known.length) return 1;
   const [typical, most] = [known[Math.floor(known.length / 2)], known.at(-1)];
-  return most > 4 * typical ? Math.max(3.2 * typical, known.length < 20 ? 0 : known[Math.floor(known.length * 0.9)]) : most;
+  if (most <= 4 * typical) return most;
+  return Math.max(3.2 * typical, known.length < 20 ? 0 : known[Math.floor(known.length * 0.9)]);
 }
 
 // Paints stacked columns into a chart. state: {parts: [[key, values]], heights, limit, style, marks}.
@@ -236,7 +263,8 @@ export function paintColumns(plot, state) {
   const { left, top, width, height } = plot.bbox;
   const { min, max } = plot.scales.x;
   const offset = plot.data[0][0];
-  const [from, to] = [Math.max(0, Math.ceil(min - offset)), Math.min(state.heights.length - 1, Math.floor(max - offset))];
+  const from = Math.max(0, Math.ceil(min - offset));
+  const to = Math.min(state.heights.length - 1, Math.floor(max - offset));
   const slot = width / (max - min);
   const each = Math.max(1, Math.ceil(3 * ratio / slot));
   const y = (value) => plot.valToPos(Math.min(value, state.limit * 1.04), "y", true);
@@ -247,6 +275,11 @@ export function paintColumns(plot, state) {
   pen.beginPath();
   pen.rect(left, 0, width, top + height);
   pen.clip();
+  if (state.current !== null) {
+    pen.fillStyle = palette.sunken;
+    const size = Math.max(slot, 6 * ratio);
+    pen.fillRect(plot.valToPos(offset + state.current, "x", true) - size / 2, top, size, height);
+  }
   for (let begin = from - (from % each); begin <= to; begin += each) {
     const end = Math.min(state.heights.length, begin + each);
     const mean = (values) => values.slice(begin, end).reduce((sum, value) => sum + value, 0) / (end - begin);
@@ -263,7 +296,9 @@ export function paintColumns(plot, state) {
       pen.fillStyle = palette.soft;
       pen.fillRect(at + wide / 2 - ratio / 2, y(tallest), ratio, y(base) - y(tallest));
     }
-    if (tallest > state.limit * 1.04) drawBreak(pen, { at, wide, ratio, y: y(state.limit) + 12 * ratio, text: seconds(tallest), right: left + width });
+    if (tallest > state.limit * 1.04) {
+      drawBreak(pen, { at, wide, ratio, y: y(state.limit) + 12 * ratio, text: seconds(tallest), right: left + width });
+    }
     const marks = Array.from({ length: end - begin }, (_, index) => state.marks.get(begin + index)).filter(Boolean);
     const mark = ["failed", "held", "slow"].find((word) => marks.includes(word));
     if (mark) drawMark(pen, at + wide / 2, y(Math.min(tallest, state.limit)) - 3 * ratio, ratio, mark);

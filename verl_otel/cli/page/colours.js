@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Colours. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by 3:1; app.css holds them.
-// A hue means one thing on all pages: green generation, blue training, sky log-probabilities, orange reward, vermillion tools and what blocks,
-// purple weights and validation, grey waiting. Things of one hue differ in pattern; nothing is conveyed by colour alone.
+// Colours. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
+// 3:1; app.css holds them. A hue means one thing on all pages: green generation, blue training, sky log-probabilities,
+// orange reward, vermillion tools and what blocks, purple weights and validation, grey waiting. What has one hue has
+// different patterns; nothing is conveyed by colour alone.
 
 import { looks } from "./source.js";
 
@@ -23,12 +24,18 @@ const PHASES = {
   other: ["grey", "dots"],
 };
 // Other phases take these in the order of their occurrence.
-const SPARE = [["vermillion", "solid"], ["orange", "rising"], ["yellow", "rising"], ["blue", "dots"], ["green", "rising"], ["vermillion", "rising"]];
+const SPARE = [
+  ["vermillion", "solid"], ["orange", "rising"], ["yellow", "rising"], ["blue", "dots"], ["green", "rising"],
+  ["vermillion", "rising"],
+];
 const given = new Map();
 
 export const look = {
   kind: (key) => (Object.hasOwn(looks.kinds, key) ? looks.kinds[key] : looks.kinds.unknown),
-  cause: (key) => (Object.hasOwn(looks.causes, key) ? looks.causes[key] : key === "other" ? ["grey", "dots", "other"] : looks.causes.unknown),
+  cause(key) {
+    if (Object.hasOwn(looks.causes, key)) return looks.causes[key];
+    return key === "other" ? ["grey", "dots", "other"] : looks.causes.unknown;
+  },
   phase(key) {
     if (Object.hasOwn(PHASES, key)) return [...PHASES[key], key];
     if (!given.has(key)) given.set(key, SPARE[given.size % SPARE.length]);
@@ -36,13 +43,19 @@ export const look = {
   },
 };
 
-export const LINES = [["blue", []], ["vermillion", [6, 3]], ["green", [2, 3]], ["purple", [8, 2, 2, 2]], ["orange", [4, 4]], ["sky", []], ["grey", [6, 3]], ["yellow", []]];
+export const LINES = [
+  ["blue", []], ["vermillion", [6, 3]], ["green", [2, 3]], ["purple", [8, 2, 2, 2]], ["orange", [4, 4]], ["sky", []],
+  ["grey", [6, 3]], ["yellow", []],
+];
 
 // The colours of the style sheet; read again when the scheme changes.
 export const palette = {};
 export function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey", "ink", "soft", "line", "paper", "accent", "finding", "bad"];
+  const names = [
+    "blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey", "ink", "soft", "line", "paper",
+    "sunken", "finding", "bad",
+  ];
   for (const name of names) palette[name] = style.getPropertyValue(`--${name}`).trim();
   tiles.clear();
 }

@@ -1,95 +1,131 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Two runs: what differs, in the sentences of `verl-otel compare`, then each difference with its significance, then the scalars over each other.
+// Two runs: what differs, in the sentences of `verl-otel compare`, then each difference with its significance, then the
+// scalars over each other.
 
 import { bdi, dataTable, make, number, percent, seconds, section } from "./dom.js";
-import { runHref } from "./home.js";
-import { scalarChart, scalarName, stepsOf } from "./run.js";
+import { compareHref, runHref } from "./home.js";
+import { SHARED, scalarChart, scalarName } from "./scalars.js";
 import { get, getScalars, runAddress } from "./source.js";
+import { stepsOf } from "./timeline.js";
 
-const SHARED = /^verl\.(average_reward|critic\.(rewards|score)\.mean|actor\.(pg_loss|kl_loss|ppo_kl|entropy|grad_norm)|response_length\.mean)$/;
+const FULL = 0.5; // a change of half or more fills its side of the bar
 
 function showValue(value, row) {
   if (value === null) return "–";
-  return row.unit === "s" ? seconds(value) : number(value);
+  return row.unit === "s" || row.unit === "s per GPU" ? seconds(value) : number(value);
 }
 
-// A bar from the middle: to the right more than A, to the left less; a change of half or more fills its side.
+function showChange({ change }) {
+  if (change === null) return "new";
+  return Math.abs(change) < 0.005 ? "0%" : `${change > 0 ? "+" : "−"}${percent(Math.abs(change))}`;
+}
+
+// A bar from the middle: to the right more than A, to the left less.
 function changeBar(row) {
-  if (row.change === null) return "";
-  const bar = make("i", { class: row.significant ? undefined : "unsure" });
-  const size = Math.min(1, Math.abs(row.change) / 0.5) * 50;
+  const bar = make("i");
+  const size = Math.min(1, Math.abs(row.change ?? 0) / FULL) * 50;
   bar.style.insetInlineStart = `${row.change > 0 ? 50 : 50 - size}%`;
   bar.style.inlineSize = `${size}%`;
   return make("span", { class: "change-bar", "aria-hidden": "true" }, bar);
 }
 
+const nameOf = (row) => [row.name, row.unit === "s" ? "" : make("small", {}, ` ${row.unit}`)];
 const COLUMNS = [
-  { title: "What", text: (row) => row.name },
-  { title: "A", number: true, value: (row) => row.a.typical ?? 0, text: (row) => showValue(row.a.typical, row) },
-  { title: "B", number: true, value: (row) => row.b.typical ?? 0, text: (row) => showValue(row.b.typical, row) },
-  { title: "Unit", text: (row) => (row.unit === "s" ? "" : row.unit) },
-  { title: "Change", number: true, value: (row) => row.change ?? 0, text: (row) => (row.change === null ? "" : Math.abs(row.change) < 0.005 ? "0%" : `${row.change > 0 ? "+" : "−"}${percent(Math.abs(row.change))}`) },
-  { title: "less than A · more", fixed: true, text: changeBar, value: (row) => row.change ?? 0 },
-  { title: "Significant", text: (row) => (row.significant ? "yes" : row.p === null ? "" : "no"), value: (row) => row.p ?? 2 },
+  { title: "A typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },
+  ...["a", "b"].map((side) => ({
+    title: side.toUpperCase(), number: true, value: (row) => row[side].typical ?? 0,
+    text: (row) => showValue(row[side].typical, row),
+  })),
+  { title: "Change", number: true, value: (row) => row.change ?? Infinity, text: showChange },
+  { title: "◂ less · more ▸", fixed: true, change: true, text: changeBar },
+  {
+    title: "By chance?", value: (row) => row.p ?? 2,
+    text: (row) => (row.significant ? "no" : row.p === null ? "" : "perhaps"),
+  },
 ];
+
+// Of A or B, as the lines of the charts are drawn.
+function mark(place) {
+  const line = make("i", { class: "line-mark", "aria-hidden": "true" });
+  return make("span", { class: `line-${place}` }, line, "AB"[place]);
+}
+
+function lines(texts, look) {
+  return texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, bdi(text.trim())))) : "";
+}
+
+function answerOf(compared) {
+  const [head, ...more] = compared.sentences;
+  const held = ["a", "b"].map((side) => [side.toUpperCase(), compared.held[side]]).filter(([, each]) => each.steps);
+  const cost = ([side, { steps, of, seconds: lost, verdict }]) =>
+    `${side}: ${steps} of ${of} steps took longer than usual, by ${seconds(lost)} in all. ${verdict ?? ""}`;
+  return [make("p", { class: "verdict-line" }, bdi(head)), lines(more, "plain"), lines(held.map(cost), "plain"),
+    lines(compared.notes, "plain soft")].filter(Boolean);
+}
 
 export function compareView(first, second) {
   const names = [first, second];
-  const lead = make("div", { "aria-busy": "true" }, make("p", { class: "loading" }, "Both runs are being read …"));
-  const body = make("div");
+  const answer = make("div", { "aria-busy": "true" }, make("p", { class: "loading" }, "Both runs are being read …"));
+  const body = make("div", { class: "differences" });
   const grid = make("div", { class: "charts" });
   const element = make("div", { class: "compare" },
-    make("h1", {}, "A ", bdi(first), " and B ", bdi(second)),
-    make("section", { id: "answer", "aria-label": "Answer" }, lead),
-    section("differences", "Differences of a typical step", body),
-    section("both", "Scalars over each other", grid));
+    make("h1", {}, names.map((name, place) => [mark(place), " ", make("a", { href: runHref(name) }, bdi(name)), " "])),
+    make("section", { id: "answer", "aria-label": "Answer" }, answer),
+    section("differences", "Differences", body), section("both", "Scalars over each other", grid));
   const views = new Map();
   let drawn = "";
 
-  function show(title, lines, hint) {
+  function show(title, both) {
     if (!views.has(title)) {
       views.set(title, scalarChart(title, { names: (line) => line.whose }));
       grid.append(views.get(title).element);
     }
-    views.get(title).update(lines, hint);
+    views.get(title).update(both);
+  }
+
+  async function showScalars(runs) {
+    const wanted = [...new Set(runs.flatMap((run) => run.scalars))].filter((name) => SHARED.test(name));
+    const found = await Promise.all(names.map((name) => getScalars(name, wanted)));
+    await Promise.all(names.map((name) => stepsOf(name).update()));
+    const whose = (place) => ({ whose: `${"AB"[place]} ${names[place]}`, labels: {} });
+    show("Step without start-up, seconds", runs.map((run, place) => {
+      const steps = stepsOf(names[place]);
+      const y = steps.seconds.map((value, index) => (run.start_up.includes(index) ? null : value));
+      return { ...whose(place), by_steps: true, x: steps.number.map((value, index) => value ?? index), y };
+    }));
+    const known = new Set();
+    for (const each of wanted) {
+      const isIt = (line) => line.name === each && !Object.keys(line.labels).length;
+      const both = found.flatMap((own, place) => own.filter(isIt).map((line) => ({ ...line, ...whose(place) })));
+      const curve = JSON.stringify(both.map((line) => line.y));
+      if (both.length && !known.has(curve)) show(scalarName(each), both);
+      known.add(curve);
+    }
   }
 
   return {
     element,
     title: `${first} and ${second}`,
-    crumbs: () => [["Comparison", `#/compare/${names.map(encodeURIComponent).join("/")}`]],
+    crumbs: () => [["Comparison", compareHref(names)]],
     async refresh() {
       const runs = await Promise.all(names.map((name) => get(runAddress(name))));
       const read = Math.min(...runs.map((run) => run.read));
       if (read < 0.999) {
-        lead.replaceChildren(make("p", { class: "loading" }, `Both runs are being read: ${percent(read)} …`));
+        answer.replaceChildren(make("p", { class: "loading" }, `Both runs are being read: ${percent(read)} …`));
         return { read };
       }
       const compared = await get(`compare/${names.map(encodeURIComponent).join("/")}`);
-      if (JSON.stringify(compared) !== drawn) {
-        drawn = JSON.stringify(compared);
-        const [head, ...more] = compared.sentences;
-        lead.removeAttribute("aria-busy");
-        lead.replaceChildren(...[
-          make("p", { class: "verdict-line" }, bdi(head)), more.length ? make("ul", { class: "plain" }, more.map((line) => make("li", {}, bdi(line.trim())))) : "",
-          ["a", "b"].map((side) => [side, compared.held[side]]).filter(([, held]) => held.steps).map(([side, held]) => make("p", {}, `${side.toUpperCase()}: ${held.steps} of ${held.of} steps took longer than usual, by ${seconds(held.seconds)} in all. `, bdi(held.verdict ?? ""))),
-          compared.notes.length ? make("ul", { class: "plain soft" }, compared.notes.map((note) => make("li", {}, bdi(note)))) : "",
-          make("p", {}, "A ", make("a", { href: runHref(first) }, bdi(first)), " · B ", make("a", { href: runHref(second) }, bdi(second))),
-        ].flat().filter(Boolean));
-        body.replaceChildren(dataTable("Typical step of each run", COLUMNS, [...compared.rows].sort((x, y) => y.significant - x.significant), { page: 60, quiet: true, empty: "There are too few steps to compare." }));
-      }
-      const wanted = [...new Set(runs.flatMap((run) => run.scalars))].filter((name) => SHARED.test(name));
-      const [lines] = await Promise.all([Promise.all(names.map((name) => getScalars(name, wanted))), ...names.map((name) => stepsOf(name).update())]);
-      const whose = (place) => ({ whose: `${"AB"[place]} ${names[place]}`, labels: {} });
-      show("Seconds of a step", names.map((name, place) => ({ ...whose(place), by_steps: true, x: stepsOf(name).number.map((value, index) => value ?? index), y: stepsOf(name).seconds })));
-      const known = new Set();
-      for (const each of wanted) {
-        const both = lines.flatMap((found, place) => found.filter((line) => line.name === each && !Object.keys(line.labels).length).map((line) => ({ ...line, ...whose(place) })));
-        const curve = JSON.stringify(both.map((line) => line.y));
-        if (both.length && !known.has(curve)) show(scalarName(each), both);
-        known.add(curve);
-      }
+      if (JSON.stringify(compared) === drawn) return {};
+      drawn = JSON.stringify(compared);
+      answer.removeAttribute("aria-busy");
+      answer.replaceChildren(...answerOf(compared));
+      const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
+      body.replaceChildren(dataTable("Typical step of each run", COLUMNS, rows, {
+        page: 60, quiet: true, empty: "There are too few steps to compare.",
+        look: (row) => (row.significant ? "" : "unsure"),
+      }));
+      await showScalars(runs);
       return {};
     },
   };

@@ -90,7 +90,6 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "progress": explained.progress,
         "learning": plain["findings"],
         **_list_indicators(run),
-        "last_step": describe_last(run),
         "open": _list_open(run),
         "unfinished": [
             {
@@ -106,7 +105,6 @@ def describe_run(run: Explanation) -> dict[str, Any]:
             {**event, "time": source.time_ns / 1e9, "resolved": "resolved" in source.detail}
             for event, source in zip(plain["events"][-LISTED:], run.events[-LISTED:], strict=True)
         ],
-        "validations": [[number, begin / 1e9, (end - begin) / 1e9] for number, begin, end in run.validations[:1000]],
         "whole": plain["run"],
         "gpu": _by_cause(run),
         "cost": list(wording.describe_cost(explained.run.cost, has_gpu=run.has_gpu)),
@@ -157,19 +155,6 @@ def _list_indicators(run: Explanation) -> dict[str, Any]:
         keys = (SCALAR_PREFIX + key for key in _SCALARS.get(one.name, ()))
         rows.append({**one._asdict(), "scalar": next((key for key in keys if key in known), None)})
     return {"profile": profile, "indicators": rows}
-
-
-def describe_last(run: Explanation) -> dict[str, Any] | None:
-    """Return the number and the verdicts of the last step; None before one has ended."""
-    if not run.steps:
-        return None
-    step = run.steps[-1]
-    return {
-        "number": step.number,
-        "seconds": step.seconds,
-        "failed": formatting.end_of(step),
-        "verdicts": [headlines.verdict_line(verdict) for verdict in step.verdicts[:5]],
-    }
 
 
 def _by_cause(run: Explanation) -> dict[str, float]:
@@ -237,7 +222,6 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
         "start": [round(step.start_ns / 1e9, 3) for step in steps],
         "seconds": [round(step.seconds, 4) for step in steps],
         "failed": [formatting.end_of(step) for step in steps],
-        "verdicts": [len(step.verdicts) for step in steps],
         "saved": [round(sum_savings(step), 4) for step in steps],
         "phases": phases.rounded(),
         "gpu": gpu.rounded(),
@@ -324,6 +308,7 @@ def describe_step(run: Explanation, index: int, rest: float | None = None) -> di
         "parts": len(step.path),
         "members": step.members or len(step.trajectories),
         "quantiles": step.quantiles,
+        "lifetimes": array("d", (round(at, 3) for at in array("f", step.lifetimes))),
         "gpu_seconds": gpu_seconds(step),
         "trajectories": [
             describe_trajectory(trajectory, step.start_ns)

@@ -2,24 +2,41 @@
 // SPDX-License-Identifier: Apache-2.0
 // Elements, and how values are written. Text always becomes a text node: names from a run are never parsed as markup.
 
+// What is to be shown of a nested list: nothing stands for what is left out.
+export const filled = (children) => children.flat(4).filter((child) => (child ?? false) !== false && child !== "");
+
 export function make(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (/^(class|role|scope|for|colspan|aria-.*|data-.*)$/.test(key)) element.setAttribute(key, value);
+    else if (/^(class|role|scope|for|aria-.*|data-.*)$/.test(key)) element.setAttribute(key, value);
     else element[key] = value;
   }
-  element.append(...children.flat(3).filter((child) => child !== null && child !== undefined && child !== "" && child !== false));
+  element.append(...filled(children));
+  return element;
+}
+
+// An element of SVG.
+export function shape(name, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
   return element;
 }
 
 export const byId = (id) => document.getElementById(id);
 export const bdi = (text) => make("bdi", {}, text);
 // A sentence: a number and its unit stay in one line.
-export const prose = (text) => bdi(text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0").replace(/(\u00a0[hm]) (?=\d)/g, "$1\u00a0"));
+export function prose(text) {
+  const joined = text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0");
+  return bdi(joined.replace(/(\u00a0[hm]) (?=\d)/g, "$1\u00a0"));
+}
 let ids = 0;
 export const freshId = (stem) => `${stem}-${(ids += 1)}`;
+
+// Lets the browser draw and answer between two pieces of work.
+export const pause = () => new Promise((resolve) => setTimeout(resolve));
 
 // Announced by screen readers; not visible.
 export function announce(text) {
@@ -39,15 +56,17 @@ export function segmented(label, options, chosen, act) {
   const name = freshId("choice");
   return make("fieldset", { class: "segmented" }, make("legend", { class: "unseen" }, label),
     options.map(([value, text]) => {
-      const input = make("input", { type: "radio", name, id: freshId("option"), checked: value === chosen, onchange: () => act(value) });
+      const facts = { type: "radio", name, id: freshId("option"), checked: value === chosen };
+      const input = make("input", { ...facts, onchange: () => act(value) });
       return [input, make("label", { for: input.id }, text)];
     }));
 }
 
 // Facts by name; unknown ones are left out.
 export function factList(facts) {
-  const filled = facts.filter(([, text]) => text !== "" && text !== null && text !== undefined);
-  return make("dl", { class: "facts" }, filled.map(([title, text]) => make("div", {}, make("dt", {}, bdi(title)), make("dd", {}, typeof text === "string" ? bdi(text) : text))));
+  const known = facts.filter(([, text]) => (text ?? "") !== "");
+  return make("dl", { class: "facts" }, known.map(([title, text]) =>
+    make("div", {}, make("dt", {}, bdi(title)), make("dd", {}, bdi(text)))));
 }
 
 // A part that is made when it is opened.
@@ -83,11 +102,21 @@ export function seconds(value) {
 }
 
 // For axes: all labels of one axis in one unit; the steps between them are round in it.
-export const ROUND_SECONDS = [...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((each) => each * 10 ** power)), 10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18000, 36000, 86400, 180000, 864000];
+export const ROUND_SECONDS = [
+  ...[-6, -5, -4, -3, -2, -1, 0].flatMap((power) => [1, 2, 5].map((each) => each * 10 ** power)),
+  10, 15, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18000, 36000, 86400, 180000, 864000,
+];
+const UNITS = [[3600, "h", 3600], [60, "min", 60], [0.1, "s", 1], [1e-4, "ms", 1e-3], [0, "µs", 1e-6]];
 export function axisSeconds(step) {
-  const [, unit, factor] = [[3600, "h", 3600], [60, "min", 60], [0.1, "s", 1], [1e-4, "ms", 1e-3], [0, "µs", 1e-6]].find(([least]) => step >= least);
+  const [, unit, factor] = UNITS.find(([least]) => step >= least);
   const words = axisNumber(step / factor);
   return (value) => `${words(value / factor)} ${unit}`;
+}
+
+// Steps of an axis: 1, 2 or 5 times a power of ten.
+export function niceStep(raw) {
+  const power = 10 ** Math.floor(Math.log10(raw || 1));
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
 }
 
 // For axes: all labels of one axis with the same digits.
@@ -95,7 +124,9 @@ export function axisNumber(step) {
   let digits = 0;
   while (digits < 9 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
   const few = { minimumFractionDigits: digits, maximumFractionDigits: digits };
-  return (value) => (Math.abs(value) >= 1e6 || step < 1e-6 ? value.toExponential(1) : value.toLocaleString("en-US", few)).replace("-", "−");
+  const write = (value) => (Math.abs(value) >= 1e6 || step < 1e-6
+    ? value.toExponential(1) : value.toLocaleString("en-US", few));
+  return (value) => write(value).replace("-", "−");
 }
 
 // Halves are rounded to even, as by the commands.
@@ -134,46 +165,67 @@ export function ago(time, now = Date.now() / 1000) {
 
 // -- tables --
 
+// A column of figures; what is 0 or unknown is left out.
+export function figures(title, value, write) {
+  const text = (row) => (value(row) ? write(value(row)) : "");
+  return { title, number: true, value: (row) => value(row) ?? -1, text };
+}
+
 // A table that sorts by its heads and shows a page of rows at a time; columns that are empty in every row are left out.
-// columns: {title, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide}
-export function dataTable(caption, all, rows, { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", quiet = false } = {}) {
-  const columns = all.filter((column) => !rows.length || column.keep || rows.some((row) => column.text(row) !== ""));
+// columns: {title, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}
+// look(row): the class of a row
+export function dataTable(caption, all, rows, options = {}) {
+  const { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", quiet = false, look } = options;
+  if (!rows.length) return make("p", { class: "soft empty" }, empty);
+  const columns = all.filter((column) => column.keep || rows.some((row) => column.text(row) !== ""));
   let [by, shown] = [sorted, page];
   const body = make("tbody");
   const more = make("p", { class: "more" });
   const value = (column, row) => (column.value ? column.value(row) : column.text(row)) ?? "";
-  const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
-  const lookOf = (column) => [column.number && "number", column.wide && "wide"].filter(Boolean).join(" ") || undefined;
+  const isLess = (a, b) => (typeof a === "number" && typeof b === "number"
+    ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  const kind = (column) => ["number", "wide", "change"].filter((each) => column[each]).join(" ") || undefined;
   const heads = columns.map((column) => {
     const act = () => {
       by = { title: column.title, down: by?.title === column.title ? !by.down : Boolean(column.number) };
       onsort(by);
       fill();
     };
-    const title = column.head ?? column.title;
-    return make("th", { scope: "col", class: lookOf(column) }, rows.length > 1 && column.title && !column.fixed ? button(title, act, { class: "sort" }) : title);
+    const isSorted = rows.length > 1 && !column.fixed;
+    const title = isSorted ? button(column.title, act, { class: "sort" }) : column.title;
+    return make("th", { scope: "col", class: kind(column) }, title);
   });
+
   function cell(column, index, row) {
     const text = column.text(row);
     const content = typeof text === "string" && !column.number ? bdi(text) : text;
-    return make(index ? "td" : "th", { scope: index ? undefined : "row", class: lookOf(column), "data-title": column.title }, content);
+    const facts = { scope: index ? undefined : "row", class: kind(column), "data-title": column.title };
+    return make(index ? "td" : "th", facts, content);
   }
+
   function fill() {
     const column = columns.find((each) => each.title === by?.title);
-    const order = column ? [...rows].sort((a, b) => compare(value(column, a), value(column, b)) * (by.down ? -1 : 1)) : rows;
+    const ordered = (a, b) => isLess(value(column, a), value(column, b)) * (by.down ? -1 : 1);
+    const order = column ? [...rows].sort(ordered) : rows;
     columns.forEach((each, index) => {
       if (each === column) heads[index].setAttribute("aria-sort", by.down ? "descending" : "ascending");
       else heads[index].removeAttribute("aria-sort");
     });
-    body.replaceChildren(...order.slice(0, shown).map((row) => make("tr", {}, columns.map((each, index) => cell(each, index, row)))));
+    const cells = (row) => columns.map((each, index) => cell(each, index, row));
+    const line = (row) => make("tr", { class: look?.(row) || undefined }, cells(row));
+    body.replaceChildren(...order.slice(0, shown).map(line));
     const left = order.length - shown;
-    more.replaceChildren(...(left > 0 ? [button(`Show ${count(Math.min(left, shown * 3))} more of ${count(order.length)}`, () => {
+    const grow = () => {
       shown *= 4;
       fill();
-    })] : []));
+    };
+    const words = `Show ${count(Math.min(left, shown * 3))} more of ${count(order.length)}`;
+    more.replaceChildren(...(left > 0 ? [button(words, grow)] : []));
   }
+
   fill();
-  if (!rows.length) return make("p", { class: "soft empty" }, empty);
-  const table = make("table", {}, make("caption", { class: quiet ? "unseen" : undefined }, caption), make("thead", {}, make("tr", {}, heads)), body);
-  return make("div", { class: "table" }, make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, table), more);
+  const title = make("caption", { class: quiet ? "unseen" : undefined }, caption);
+  const table = make("table", {}, title, make("thead", {}, make("tr", {}, heads)), body);
+  const scroll = make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, table);
+  return make("div", { class: "table" }, scroll, more);
 }

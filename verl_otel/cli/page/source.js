@@ -1,6 +1,9 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Where documents come from: the server of the page, or the file itself. Views ask by the same addresses and do not know which it is.
+// Where documents come from: the server of the page, or the file itself. Views ask by the same addresses and do not
+// know which it is.
+
+import { pause } from "./dom.js";
 
 const stored = document.getElementById("documents");
 const documents = stored ? JSON.parse(stored.textContent) : null;
@@ -35,16 +38,21 @@ export async function getScalars(name, names) {
   const wanted = new Set(names);
   if (!wanted.size) return [];
   if (!isLive) return (await get(`${runAddress(name)}/scalars`)).filter((line) => wanted.has(line.name));
-  const groups = Array.from({ length: Math.ceil(names.length / 40) }, (_, index) => names.slice(index * 40, (index + 1) * 40));
+  const size = Math.ceil(names.length / 40);
+  const groups = Array.from({ length: size }, (_, index) => names.slice(index * 40, (index + 1) * 40));
   const query = (group) => group.map((each) => `name=${encodeURIComponent(each)}`).join("&");
   return (await Promise.all(groups.map((group) => get(`${runAddress(name)}/scalars?${query(group)}`)))).flat();
 }
 
+const COLUMNS_OF_STEPS = ["number", "start", "seconds", "failed", "saved"];
 // The steps of a run in columns. What is known is kept: only steps that may have changed are asked for again.
 export class Steps {
   constructor(name) {
     this.name = name;
-    Object.assign(this, { settled: 0, count: 0, number: [], start: [], seconds: [], failed: [], verdicts: [], saved: [], phases: Object.create(null), gpu: Object.create(null), held: [], marks: new Map() });
+    Object.assign(this, {
+      settled: 0, count: 0, held: [], marks: new Map(), phases: Object.create(null), gpu: Object.create(null),
+      ...Object.fromEntries(COLUMNS_OF_STEPS.map((key) => [key, []])),
+    });
   }
 
   // Returns whether anything is new.
@@ -54,6 +62,7 @@ export class Steps {
     while (isMore) {
       const part = await get(`${runAddress(this.name)}/steps?first=${this.settled}`);
       if (!part) break;
+      await pause();
       this.add(part);
       isMore = this.count < part.all;
       this.settled = isMore ? this.count : part.settled;
@@ -62,7 +71,7 @@ export class Steps {
   }
 
   add(part) {
-    for (const key of ["number", "start", "seconds", "failed", "verdicts", "saved"]) splice(this[key], part[key], part.first);
+    for (const key of COLUMNS_OF_STEPS) splice(this[key], part[key], part.first);
     this.count = part.first + part.number.length;
     for (const key of ["phases", "gpu"]) {
       for (const name of new Set([...Object.keys(this[key]), ...Object.keys(part[key])])) {
@@ -77,8 +86,9 @@ export class Steps {
   mark(run) {
     const failed = this.failed.flatMap((word, index) => (word ? [index] : []));
     this.marks.clear();
-    for (const [word, places] of [["slow", run.unexplained], ["start-up", run.start_up], ["held", this.held.map((row) => row.index)], ["failed", failed]])
-      for (const index of places) this.marks.set(index, word);
+    const held = this.held.map((row) => row.index);
+    const all = { slow: run.unexplained, "start-up": run.start_up, held, failed };
+    for (const [word, places] of Object.entries(all)) for (const index of places) this.marks.set(index, word);
   }
 
   // The name of a step in an address: its number, or its place where that is unknown or was trained twice.
@@ -93,7 +103,9 @@ export class Steps {
 
   title(index) {
     const own = this.number[index] ?? "?";
-    return this.number.indexOf(own) === this.number.lastIndexOf(own) ? `Step ${own}` : `Step ${own} (${index === this.number.lastIndexOf(own) ? "last attempt" : "first attempt"})`;
+    const newest = this.number.lastIndexOf(own);
+    if (this.number.indexOf(own) === newest) return `Step ${own}`;
+    return `Step ${own} (${index === newest ? "last attempt" : "first attempt"})`;
   }
 }
 

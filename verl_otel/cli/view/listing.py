@@ -28,7 +28,7 @@ from verl_otel.cli.documents.runs import make_run_row
 from verl_otel.cli.page import data
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.run_state import RunState
+from verl_otel.semconv.run_state import CRASHED, NO_END, RunState
 from verl_otel.session import run_manifest
 
 FRESH_SECONDS: Final = 4.0
@@ -40,6 +40,7 @@ FINDING: Final = "finding"
 """Name under which the summary of a run that has ended is kept."""
 REST_SHARE: Final = 1.0
 """After each piece of a run, time for the training: this multiple of the time that the piece took."""
+_BAD: Final = frozenset({RunState.FAILED.word, RunState.STOPPED.word, CRASHED, NO_END})
 _Row = dict[str, Any]
 
 
@@ -70,12 +71,13 @@ class Listing:
         self._wanted = threading.Event()
 
     def read(self) -> list[_Row]:
-        """Return a row for each run, the one that was written last first."""
+        """Return a row for each run, those that need attention first, then the one that was written last."""
         self._refresh()
         running = [name for name, (_, row) in self._rows.items() if row["state"] == RunState.RUNNING.word][:MAX_RUNNING]
         for name in running:
             self._watcher.ask(name)
-        return [{**row, **self._summary(name, signature)} for name, (signature, row) in self._rows.items()]
+        rows = ({**row, **self._summary(name, signature)} for name, (signature, row) in self._rows.items())
+        return sorted(({**row, "attention": _rate(row)} for row in rows), key=lambda row: -row["attention"])
 
     def find_state(self, name: str) -> str:
         """Return the state of a run; empty if it is not in the list."""
@@ -103,7 +105,6 @@ class Listing:
         overview = max(overviews, key=lambda overview: overview.last_step or -1)
         events = run_files.read_events(folders, [])
         manifest = next(filter(None, map(run_manifest.read, folders)), {})
-        unresolved = [event for event in events if "resolved" not in event.detail]
         row = {
             **to_plain(make_run_row(overview)),
             "run": name,
@@ -114,9 +115,7 @@ class Listing:
             "planned": data.find_planned(manifest),
             "reward": next((each.reward for each in overviews if each.reward is not None), None),
             "verdict": printable.show(overview.verdict, formatting.SENTENCE),
-            "alarms": len(events),
-            "open_alarms": len(unresolved),
-            "stalled": any(event.kind == "stall" for event in unresolved),
+            "stalled": any(event.kind == "stall" and "resolved" not in event.detail for event in events),
         }
         return signature, data.clean(row)
 
@@ -129,7 +128,8 @@ class Listing:
             return self._watched[name][1]
         self._watched.pop(name, None)
         return self._found.get(signature) or {
-            **dict.fromkeys(("finding", "productive", "last")),
+            "finding": None,
+            "productive": None,
             "seconds_line": [],
             "reward_line": [],
         }
@@ -137,11 +137,11 @@ class Listing:
     # -- the runs that no client has opened, one after the other --
 
     def run(self, stopped: threading.Event) -> None:
-        """Analyse the runs that have ended, the newest first, until it is stopped."""
+        """Analyse the runs that have ended, the smallest first, until it is stopped."""
         while not stopped.is_set():
             self._wanted.wait()
             self._wanted.clear()
-            for name, (signature, row) in list(self._rows.items()):
+            for name, (signature, row) in sorted(self._rows.items(), key=lambda item: item[1][1]["bytes"]):
                 if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
                     continue
                 watched = self._watcher.peek(name)
@@ -192,10 +192,17 @@ def summarise(run: Explanation) -> _Row:
             "seconds_line": _thin(lengths),
             "reward_line": _thin(rewards),
             "productive": data.find_productive(run),
-            "last": data.describe_last(run),
         }
     )
     return summary
+
+
+def _rate(row: _Row) -> int:
+    """Return how much a run needs attention: 2 where somebody can act now, 1 where it ended with a finding, else 0."""
+    has_finding = bool(row.get("finding") and row["finding"]["is_finding"])
+    if row["state"] in _BAD or (row["state"] == RunState.RUNNING.word and (row["stalled"] or has_finding)):
+        return 2
+    return int(has_finding)
 
 
 def _thin(values: list[float]) -> list[float | None]:

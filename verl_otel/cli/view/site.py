@@ -102,10 +102,10 @@ class Site:
                 return self._listing.read()
             case ["runs", name]:
                 return {"name": name, **self._describe(name)}
-            case ["runs", name, "explain"]:
-                return _explain(*self._find(name), query)
             case ["runs", name, "steps", index]:
                 return data.describe_step(self._find(name)[0], int(index))
+            case ["runs", name, "explain"]:
+                return _explain(*self._find(name), query)
             case ["runs", name, kind] if kind in _DOCUMENTS:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:

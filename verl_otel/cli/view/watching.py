@@ -16,7 +16,7 @@ from verl_otel.analysis.model import Explanation
 from verl_otel.cli.run_folders import is_run, list_runs
 from verl_otel.semconv.run_state import ENDS, NO_END
 
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 2.0
 """How often files are looked at."""
 IDLE_SECONDS: Final = 120.0
 """A run that no client requested in this time is dropped."""
