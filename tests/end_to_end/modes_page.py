@@ -151,9 +151,9 @@ Not run for this table: {missing}.
 
 In one training of each mode `tests/recount` counts these numbers from what verl logs, what the test bed writes, and stamps at its own methods,
 without code of verl-otel, and compares them with metrics, boards, run log, TensorBoard, commands and the live page. R: equal; durations within 1 % or
-5 ms for each call, and 50 ms for stamps that a busy machine delays. -: the mode does not have the number, and nothing shows one. ?: not checked. A number
-that is wrong fails `make matrix`. `own_asyncio`, `own_threads`, `own_failed` and `own_ray` are loops of one's own without verl; `kl` has the KL in
-the reward, `two` has two ranks and replicas, `resume` was continued after its end, and `crash` after an exception.
+5 ms for each call, and 50 ms for stamps that a busy machine delays. -: the mode does not have the number, and nothing shows one. ?: not checked. A
+number that is wrong fails `make matrix`. `own_asyncio`, `own_threads`, `own_failed` and `own_ray` are loops of one's own without verl; `kl` has the
+KL in the reward, `two` has two ranks and replicas, `resume` was continued after its end, and `crash` after an exception.
 
 {counts}
 

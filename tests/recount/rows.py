@@ -508,16 +508,24 @@ def name_percentiles(scores):
     return {"p10": tenths[0], "p50": tenths[4], "p90": tenths[8]}
 
 
-def in_window(attempts):
+def in_window(attempts, partly=None):
     """Means that a panel may show. Prometheus sees of a counter only what it grows by: what was in its first scrape is missing, which may be all.
 
     Args:
         attempts: (sum, number) of each step, by attempt: each has counters of its own.
+        partly: The number grows with the sum, by this share of a step's; None: all of a step is counted at once. The rounds of a step are
+            counted one by one, and the first scrape may be between two of them.
     """
     found = [None]
     for starts in itertools.product(*(range(len(steps)) for steps in attempts)):
         seen = [pair for steps, start in zip(attempts, starts, strict=True) for pair in steps[start:]]
-        found.append(Timed(1, sum(total for total, _ in seen) / sum(number for _, number in seen)))
+        cut = [steps[start - 1] for steps, start in zip(attempts, starts, strict=True) if start]
+        total, number = (sum(values) for values in zip(*seen, strict=True))
+        found.append(Timed(1, total / number))
+        if partly is not None and cut:
+            more, others = (sum(values) for values in zip(*cut, strict=True))
+            ends = total / number, (total + more) / (number + partly * others)
+            found.append(Between(0.99 * min(ends), 1.01 * max(ends)))
     return OneOf(found)
 
 
@@ -1223,7 +1231,7 @@ ROWS = [
     Row(
         "boards: seconds of a step in its phases",
         lambda o: {
-            phase: in_window(count_ones(o.timers(phase))) if o.by_step(f"timing_s/{phase}") else None
+            phase: in_window(count_ones(o.timers(phase)), partly=0) if o.by_step(f"timing_s/{phase}") else None
             for phase in PHASES
         },
         lambda p: {phase: p.panel("Time of a step, by phase").get(phase) for phase in PHASES},
@@ -1241,7 +1249,7 @@ ROWS = [
     Row(
         "boards: staleness and its bound",
         lambda o: {
-            "mean": in_window(sum_staleness(o)),
+            "mean": in_window(sum_staleness(o), partly=1),
             "bound": o.bound,
         },
         lambda p: {name: p.panel("Staleness", "rollouts").get(name) for name in ("mean", "bound")},
