@@ -67,7 +67,7 @@ def test_what_was_kept_is_what_reading_gives(cache, name):
 def test_clocks_without_a_bound_are_kept(cache, tmp_path, story, read):
     """JSON has no infinity: the uncertainty of the clock of a host that nothing relates to another one."""
     trainer, worker = story.process(), story.process("actor", host="node-2")
-    trainer.span("verl.step", 0, 10, **{"verl__step__number": 1})
+    trainer.span("verl.step", 0, 10, verl__step__number=1)
     worker.span("verl.worker.update", 2, 3)
     run = story.write()
     first = summary.explain([run], keep_after=0)

@@ -341,6 +341,24 @@ def test_an_idle_loop_is_seldom_asked(recorded, watcher, wait_for, monkeypatch):
         assert number <= (time.monotonic() - begin) / event_loops.PING_SECONDS + 1
 
 
+def test_in_a_process_without_spans_no_loop_is_asked(recorded, wait_for, monkeypatch):
+    """The thread sleeps, and goes on when a drain has found a span; the time in which it slept is no pause."""
+    monkeypatch.setattr(event_loops, "REST_SECONDS", 0.0)
+    with running() as loop:
+        watcher = event_loops.watch()
+        try:
+            known(watcher, loop, wait_for)
+            wait_for(lambda: watcher._sleeps)
+            state = next(each for each in watcher._states.values() if each.loop is loop)
+            before = state.pinged
+            with verl_otel.span("work"):
+                watcher.note_activity()
+                wait_for(lambda: state.pinged > before)
+        finally:
+            watcher.stop(10)
+    assert "verl.process.paused" not in {span.name for span in recorded.spans}
+
+
 def test_a_loop_that_stops_in_its_callback_is_forgotten(watcher, wait_for, recorded):
     """A loop that ends without an answer keeps neither its place nor the frame of its callback, and its pause is not a blocked time."""
     loop = asyncio.new_event_loop()
