@@ -12,6 +12,7 @@ import pytest
 
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
+from verl_otel.analysis import summary
 from verl_otel.analysis.reader import RunReader
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
