@@ -1269,7 +1269,7 @@ ROWS = [
     Row(
         "boards: names of older guides",
         lambda o: [mean(last_scores(o)), float(o.by_step("critic/rewards/mean")[o.steps[-1]])],
-        lambda p: [p.stat("reward_mean", "monitor"), p.stat("Average reward", "monitor")],
+        lambda p: [p.stat("Reward mean", "monitor"), p.stat("Average reward", "monitor")],
         own=True,
     ),
     # -- TensorBoard --

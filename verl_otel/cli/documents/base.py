@@ -108,7 +108,8 @@ def _convert(hint: Any, value: Any) -> Any:
 
 def to_plain(document: Document) -> Any:
     """Return a document as plain data for JSON; numbers that JSON does not support are null."""
-    return _make_finite(msgspec.to_builtins(document, str_keys=True))
+    # The hook is for `Unbounded`.
+    return _make_finite(msgspec.to_builtins(document, str_keys=True, enc_hook=float))
 
 
 def _make_finite(value: Any) -> Any:
