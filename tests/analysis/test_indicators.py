@@ -36,7 +36,7 @@ HEALTHY = {
     "mean reward": scalar("verl.critic.rewards.mean", 0.1, 2.5),
     "policy KL": scalar("verl.actor.ppo_kl", 0.9, 0.02),
     "policy loss": scalar("verl.actor.pg_loss", 3.0, -0.2),
-    "response length": scalar("verl.response_length.mean", 100.0, 500.0),
+    "response length, share of its limit": scalar("verl.response_length.mean", 100.0, 500.0),
     "groups without a signal": scalar("verl.reward.groups", 3.0, verl__outcome="signal"),
 }
 BOUND = scalar("verl.limit", 512.0, verl__limit__name="response_tokens")
@@ -80,7 +80,7 @@ def test_groups_are_counted_from_trajectories_where_the_metric_is_missing():
         ("policy KL", scalar("verl.actor.ppo_kl", 0.001), "below"),
         ("policy KL", scalar("verl.actor.ppo_kl", 0.2), "above"),
         ("policy loss", scalar("verl.actor.pg_loss", 0.2), "above"),
-        ("response length", scalar("verl.response_length.mean", 200.0), "below"),
+        ("response length, share of its limit", scalar("verl.response_length.mean", 200.0), "below"),
         ("mean reward", scalar("verl.critic.rewards.mean", math.nan), "unknown"),
     ],
 )
@@ -114,4 +114,4 @@ def test_without_a_profile_the_defaults_apply():
     assert indicators.find(made)[0] == "default"
     found = states(made)
     assert (found["mean reward"], found["policy loss"]) == ("no band", "no band")
-    assert (found["policy KL"], found["response length"]) == ("healthy", "unknown")
+    assert (found["policy KL"], found["response length, share of its limit"]) == ("healthy", "unknown")

@@ -30,6 +30,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",
 }
 
 

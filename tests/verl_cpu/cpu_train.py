@@ -148,6 +148,7 @@ def make_environment(out, *, tool=False, gen="det", **variables):
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_enable_worker_prestart": "0",  # 16 idle workers take both cores while the first one imports verl
         "RAY_prestart_worker_first_driver": "0",
+        "RAY_worker_niceness": "0",  # 15, which is Ray's, starves its workers beside other programs of this machine
         "PYTHONUNBUFFERED": "1",
     }
     if tool:

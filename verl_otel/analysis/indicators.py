@@ -65,7 +65,7 @@ def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
             (limits["policy_loss_band_low"], limits["policy_loss_band_high"]),
         ),
         _judge(
-            "response length",
+            "response length, share of its limit",
             length / bound if length is not None and bound else None,
             (limits["response_band_low"], limits["response_band_high"]),
             is_share=True,

@@ -68,10 +68,10 @@ def load(urls: Sequence[str], before: str, after: str) -> Answer:
     url = next((base for base in bases if _ask(f"{base}/-/healthy")[0] is not None), None)
     if url is None:
         return Answer("silent", f"no Prometheus answers at {' or '.join(urls)}; it reads the file when it starts")
-    name, problem = prometheus_job.read_name(after or before), None
-    present = bool(after)
-    if after != before or _has_job(url, name) is None or _wait_for_job(url, name, present=present):
-        problem = _reload(url) or _wait_for_job(url, name, present=present)
+    name, present = prometheus_job.read_name(after or before), bool(after)
+    if after == before and _has_job(url, name) is present:  # with which sources, it does not say
+        return Answer("loaded", f"the Prometheus at {url} {'has' if present else 'does not have'} a job of this name")
+    problem = _reload(url) or _wait_for_job(url, name, present=present)
     return problem or Answer("loaded", f"the Prometheus at {url} has loaded it")
 
 

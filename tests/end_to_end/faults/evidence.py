@@ -109,7 +109,6 @@ def make_options(folder, training):
     return {
         "overrides": overrides, "steps": training.steps, "tool": True, "VERL_OTEL_ENABLED": 1,
         "VERL_OTEL_RUN_DIR": folder / "runs", "CPU_BED_PLANT": ",".join(training.plants),
-        "RAY_worker_niceness": 0,  # Ray's 15 would starve its workers beside other programs of this machine
     }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ _SCALARS: Final = {
     "mean reward": ("critic.rewards.mean", "critic.score.mean"),
     "policy KL": ("actor.ppo_kl",),
     "policy loss": ("actor.pg_loss",),
-    "response length": ("response_length.mean",),
+    "response length, share of its limit": ("response_length.mean",),
 }
 """Scalars of verl that the core indicators are about."""
 
