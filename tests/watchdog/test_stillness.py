@@ -8,8 +8,8 @@ from verl_otel.system.procfs import Activity
 from verl_otel.watchdog import stillness
 from verl_otel.watchdog.stillness import Stillness
 
-REST = [(second / 50, 0, False) for second in range(20)]
-"""CPU seconds, bytes and wait for a device in each second: a fiftieth of a CPU."""
+REST = [(second / 50, 0, 0, False) for second in range(20)]
+"""CPU seconds, bytes of disks, bytes of files and wait for a device in each second: a fiftieth of a CPU."""
 
 
 @pytest.mark.parametrize(
@@ -17,18 +17,22 @@ REST = [(second / 50, 0, False) for second in range(20)]
     [
         (REST, None, True),
         (REST[:8], None, False),
-        ([(second / 5, 0, False) for second in range(20)], None, False),
-        ([(0.0, second << 20, False) for second in range(20)], None, False),
-        ([(0.0, 0, second == 15) for second in range(20)], None, False),
-        ([(min(second, 3), 0, False) for second in range(20)], None, True),
+        ([(second / 5, 0, 0, False) for second in range(20)], None, False),
+        ([(0.0, second << 20, 0, False) for second in range(20)], None, False),
+        ([(0.0, 0, second << 21, False) for second in range(20)], None, False),
+        ([(0.0, 0, second << 18, False) for second in range(20)], None, True),
+        ([(0.0, 0, 0, second == 15) for second in range(20)], None, False),
+        ([(min(second, 3), 0, 0, False) for second in range(20)], None, True),
         (REST, REST, True),
-        (REST, [(second / 5, 0, False) for second in range(20)], False),
+        (REST, [(second / 5, 0, 0, False) for second in range(20)], False),
     ],
     ids=[
         "at rest",
         "too new",
         "computes",
         "writes",
+        "writes to a file that is on no disk",
+        "reads what the watchdog reads",
         "waits for a disk",
         "computed before",
         "its child rests",

@@ -160,6 +160,8 @@ class Activity(NamedTuple):
     """CPU time in seconds."""
     disk: int
     """Bytes that it has read from and written to disks; 0 if that is not known."""
+    files: int
+    """Bytes that it has read and written by calls, also of files that lie on no disk of this node, and of pipes; 0 if that is not known."""
     waits: bool
     """Whether its main thread waits for a disk or a file server now."""
 
@@ -172,9 +174,10 @@ def read_activity(pid: int) -> Activity | None:
     try:
         rows = dict(line.split(": ") for line in _read(f"/proc/{pid}/io").splitlines())
         disk = int(rows["read_bytes"]) + int(rows["write_bytes"])
+        files = int(rows["rchar"]) + int(rows["wchar"])
     except (OSError, KeyError, ValueError):  # it belongs to another user: its CPU time is known
-        disk = 0
-    return Activity((int(fields[11]) + int(fields[12])) / _TICKS, disk, fields[0] == "D")
+        disk = files = 0
+    return Activity((int(fields[11]) + int(fields[12])) / _TICKS, disk, files, fields[0] == "D")
 
 
 def find_listener(port: int) -> int | None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the processes of a node do anything at all: CPU time, or bytes from and to disks.
+"""Whether the processes of a node do anything at all: CPU time, or bytes from and to files.
 
 Work that was never done before has no usual length. If nothing on the node computes or writes meanwhile, it hangs.
 """
@@ -22,12 +22,16 @@ CPU_SHARE: Final = 0.03
 on two busy cores."""
 DISK_BYTES: Final = 1 << 20
 """Bytes from or to disks below which it does nothing: logs and the files of telemetry."""
+FILE_BYTES: Final = 16 << 20
+"""The same for all files. Those of a file system in user space, such as a mounted bucket, are on no disk; the watchdog reads a megabyte or two of
+``/proc`` and of reports."""
 
 
 class _Sample(NamedTuple):
     time: float
     cpu: float
     disk: int
+    files: int
 
 
 _Samples = dict[int, deque[_Sample]]
@@ -70,7 +74,7 @@ def _add(before: _Samples, pids: Collection[int], now: float) -> _Samples:
         if activity is None or activity.waits:
             samples.clear()
         if activity is not None:
-            samples.append(_Sample(now, activity.cpu, activity.disk))
+            samples.append(_Sample(now, activity.cpu, activity.disk, activity.files))
         while len(samples) > 2 and samples[1].time <= now - STILL_SECONDS:  # noqa: PLR2004 - the first and the last one
             samples.popleft()
     return after
@@ -81,4 +85,5 @@ def _rests(samples: deque[_Sample], seconds: float) -> bool:
         return True
     first, last = samples[0], samples[-1]
     passed = last.time - first.time
-    return passed >= seconds and last.cpu - first.cpu < CPU_SHARE * passed and last.disk - first.disk < DISK_BYTES
+    reads = last.disk - first.disk >= DISK_BYTES or last.files - first.files >= FILE_BYTES
+    return passed >= seconds and last.cpu - first.cpu < CPU_SHARE * passed and not reads
