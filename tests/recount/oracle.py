@@ -137,8 +137,12 @@ class Oracle:
 
     @property
     def scalars(self):
-        """Step to scalars; of the last attempt that logged it."""
-        return {step: data for attempt in self.attempts for step, data in attempt.items()}
+        """Step to scalars; of the last attempt that trained it. One that continues validates first, and logs this at the step before."""
+        found = {}
+        for attempt in self.attempts:
+            for step, data in attempt.items():
+                found[step] = data if "timing_s/step" in data else {**found.get(step, {}), **data}
+        return found
 
     def by_step(self, key):
         """Value of a key by step. Timers of fully asynchronous training are those of the local steps that were a step."""
@@ -365,7 +369,7 @@ class Oracle:
     def logged_after(self):
         """Step to the seconds by which it was logged after the first one of the last attempt."""
         lines = [line for line in self.lines("logged") if line["pid"] == self.updates[-1]["pid"]]
-        at = {line["step"]: line["start"] for line in lines if line["step"] in self.steps}
+        at = {line["step"]: line["start"] for line in lines if (line["step"], line["pid"]) in self.trained}
         return {step: when - min(at.values()) for step, when in at.items()}
 
     @staticmethod

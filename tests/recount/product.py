@@ -54,6 +54,11 @@ class Product:
             and all(str(dict(own).get(key)).lower() == str(value).lower() for key, value in wanted.items())
         ]
 
+    @functools.cached_property
+    def manifest(self):
+        """``run.json``."""
+        return json.loads((self.folder / "run.json").read_text("utf-8"))
+
     def has(self, name):
         """Whether the run has the metric."""
         return any(found == name for found, _, _ in self.points)

@@ -9,8 +9,10 @@ import itertools
 import math
 import re
 import statistics
+from bisect import bisect
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from tests.builders import otlp_json
@@ -374,13 +376,11 @@ OF_EACH = {"scope", "step", "seconds", "timestamp", "level", "role", "trace_id",
 
 
 def number_attempts(product):
-    """Yield the records of steps, each with the number of its attempt, in which elapsed seconds begin again."""
-    attempt, elapsed = 0, 0.0
+    """Yield the records of steps, each with the number of its attempt, of which the run says when it began."""
+    starts = [each["started"] for each in product.manifest["attempts"]]
     for record in product.records:
         if record["scope"] in ("training", "rollout", "ppo", "reward"):
-            attempt += record.get("elapsed_seconds", elapsed) < elapsed
-            elapsed = record.get("elapsed_seconds", elapsed)
-            yield attempt, record
+            yield bisect(starts, datetime.fromisoformat(record["timestamp"].replace("Z", "+00:00")).timestamp()), record
 
 
 def find_ambiguous(product):
@@ -614,10 +614,13 @@ def time_serving(oracle, *, without=()):
 
 def estimate_serving(oracle):
     """The live account takes calls as randomly distributed: in batches as small as these it is accurate to 12 % of the time of the devices."""
-    validated = {line["id"] for line in oracle.lines("trajectory") if line["validate"]}
-    seconds = time_serving(
-        oracle, without={line["request"] for line in oracle.lines("llm") if line["id"] in validated}
-    ).seconds
+    validations = [(line["start"], line["end"]) for line in oracle.lines("validation")]
+    validated = {
+        line["request"]
+        for line in oracle.lines("server")
+        if any(start <= line["start"] <= end for start, end in validations)
+    }
+    seconds = time_serving(oracle, without=validated).seconds
     room = 0.12 * sum(oracle.seconds) * (oracle.train_devices + oracle.rollout_devices)
     return Between(seconds - room, seconds + room)
 

@@ -150,8 +150,13 @@ class StepReader:
             )
         self._gpus = deque(sorted(self._gpus), maxlen=MAX_READINGS)
         self._begun = True
-        for step in self._grouper.take():
-            values, rewards = self._fields.take(step)
+        steps = list(self._grouper.take())
+        last = {step.number: step.time_ns for step in steps}
+        for step in steps:
+            is_last = (
+                last[step.number] == step.time_ns
+            )  # the records of a step that was trained twice are those of the last time
+            values, rewards = self._fields.take(step) if is_last else (step.values, None)
             yield LoggedStep(self._with_gpus(step._replace(values=values)), rewards)
         self._fields.bound()
 
