@@ -178,7 +178,9 @@ def test_a_resumed_run(call, folder, tmp_path):
     (folder / "metrics-trainer-n1-9.jsonl").write_text(step(2, 50, 0.125))
     for _ in range(2):  # a second export replaces the first
         call("export", "tensorboard", "r1", "--output", tmp_path / "tb")
-    assert steps(read(tmp_path / "tb"), "actor/pg_loss") == [(1, 0.5), (2, 0.125)]
+    found = read(tmp_path / "tb")
+    assert steps(found, "actor/pg_loss") == [(1, 0.5), (2, 0.125)]
+    assert [event.step for event in found.Histograms("rollout/reward_dist")] == [2]
 
 
 def test_a_run_without_scalars(call, folder, tmp_path):
