@@ -175,11 +175,11 @@ def test_samples_that_are_written_later(folder, tmp_path):
 
 def test_a_resumed_run(call, folder, tmp_path):
     """Steps that were trained again have the values of the last attempt, also those that it has not reached again."""
-    (folder / "metrics-trainer-n1-9.jsonl").write_text(step(2, 50, 0.125))
+    (folder / "metrics-trainer-n1-9.jsonl").write_text(step(1, 50, 0.25) + step(2, 60, 0.125))
     for _ in range(2):  # a second export replaces the first
         call("export", "tensorboard", "r1", "--output", tmp_path / "tb")
     found = read(tmp_path / "tb")
-    assert steps(found, "actor/pg_loss") == [(1, 0.5), (2, 0.125)]
+    assert steps(found, "actor/pg_loss") == [(1, 0.25), (2, 0.125)]
     assert [event.step for event in found.Histograms("rollout/reward_dist")] == [2]
 
 
