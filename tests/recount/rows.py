@@ -1332,7 +1332,12 @@ ABSENT: dict[tuple[str, str], str] = {
     ): "traces have scores, and a penalty makes other rewards of them",
     **{
         (family, mode): "with a critic a sample has a signal of its own, whatever its group"
-        for family in ("groups of the last step", "run log: groups without a signal", "run log: solved groups")
+        for family in (
+            "groups of the last step",
+            "boards: groups of the last step",
+            "run log: groups without a signal",
+            "run log: solved groups",
+        )
         for mode in ("critic", "resume")
     },
     (TAIL, "own_ray"): "the loop does not know when trajectories of actors ended",
