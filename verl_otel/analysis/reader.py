@@ -90,7 +90,7 @@ class RunReader(msgspec.Struct, dict=True):
         """
         self._register(self._traces.look())
         self._metrics.look()
-        problems: list[str] = []
+        problems = [*self._traces.problems, *self._metrics.problems]
         self._aggregator.note_open(run_files.read_open(self.folders, self._aggregator.writers, problems))
         run_events = run_files.read_events(self.folders, problems)
         self._problems = tuple(problems)

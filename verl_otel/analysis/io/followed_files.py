@@ -77,6 +77,8 @@ class FollowedFiles(msgspec.Struct, dict=True):
     """By device and inode: a file keeps them when it is rotated, until it is compressed."""
     _newest_ns: int = 0
     _watermark_ns: int = 0
+    _closed: dict[str, str] = {}
+    """Why a file could not be read, such as that it belongs to another user, by its path."""
 
     def __post_init__(self) -> None:
         """Begin before the first look."""
@@ -87,6 +89,11 @@ class FollowedFiles(msgspec.Struct, dict=True):
     def is_behind(self) -> bool:
         """Whether there were unread lines at the last look."""
         return any(file.is_behind for file in self._files.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """A message for each file that cannot be read."""
+        return [f"{Path(path).name} cannot be read ({reason})" for path, reason in self._closed.items()]
 
     def progress(self) -> tuple[int, int]:
         """Return the number of bytes read, and of all, at the last look."""
@@ -126,10 +133,13 @@ class FollowedFiles(msgspec.Struct, dict=True):
     def _add(self, key: str, path: Path, size: int) -> _File:
         """Return a file that was not known, with its first time."""
         file = _File(key, path, size)
-        with contextlib.suppress(OSError):  # it was deleted or rotated meanwhile
+        try:
             file.size = rotated_files.size_of(path)
             file.head = rotated_files.read_head(path)
             self._note_time(file, self._read_time(file, CHUNK_BYTES)[0])
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):  # those were deleted or rotated meanwhile
+                self._closed[str(path)] = error.strerror or type(error).__name__
         return file
 
     def _find_again(self, path: Path, key: str) -> _File | None:
@@ -213,6 +223,7 @@ class FollowedFiles(msgspec.Struct, dict=True):
                 time_ns, newline = self._read_time(file, end - file.offset, last=True)
             except OSError:
                 return file.offset
+            self._closed.pop(str(file.path), None)
             if newline or end == file.size or length > safe_files.MAX_LINE:
                 break
             length *= 4
