@@ -126,7 +126,7 @@ function indicatorTable(run, lines) {
   return [
     make("table", { class: "indicators" }, caption, make("tbody", {}, rows)), make("p", { class: "soft" }, words),
     run.progress ? make("p", {}, `${run.progress[0].toUpperCase()}${run.progress.slice(1)}.`) : "",
-    run.learning.map((row) => make("p", { class: "note" }, bdi(row.text),
+    run.learning.map((row) => make("p", { class: "note" }, bdi(`Step ${row.began}: ${row.text}`),
       row.next ? make("span", { class: "advice" }, " ", bdi(row.next)) : "")),
   ];
 }
