@@ -87,7 +87,6 @@ class CaseResult:
     name: str
     title: str
     unit: str
-    clock: str
     overheads: Mapping[str, Overhead] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
     failures: tuple[str, ...] = ()
@@ -130,7 +129,6 @@ def summarize(case: Case, measured: Sequence[Measured], failures: Sequence[str] 
         case.name,
         case.title,
         case.unit,
-        case.clock,
         overheads,
         tuple(verdicts),
         tuple(item[-600:] for item in failures),
@@ -201,30 +199,9 @@ def _rounded(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def write(results: Results, path: Path) -> None:
-    """Write a run as JSON, including derived values for readers without this package."""
-    document: dict[str, Any] = {"schema": SCHEMA, **asdict(results)}
-    for case in document["cases"]:
-        for overhead in case["overheads"].values():
-            _add_estimate(overhead)
-        for figure in case["figures"].values():
-            figure["estimates"] = {name: _described(values) for name, values in figure["values"].items()}
-        result = results.case(case["name"])
-        if result is not None and result.null:
-            case["pairs"] = {name: result.pairs(name)._asdict() for name in result.shares if name != result.null}
-        for verdict, row in zip(results.case(case["name"]).verdicts, case["verdicts"], strict=True):  # type: ignore[union-attr]  # its own name
-            _add_estimate(row)
-            row["verdict"] = verdict.outcome
+    """Write a run as JSON: what was measured, nothing that follows from it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
-
-
-def _add_estimate(row: dict[str, Any]) -> None:
-    if row["values"]:
-        row["estimate"] = _described(row["values"])
-
-
-def _described(values: Sequence[float]) -> dict[str, float]:
-    return {key: float(f"{value:.5g}") for key, value in statistics.estimate(values)._asdict().items()}
+    path.write_text(json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1, allow_nan=False) + "\n", "utf-8")
 
 
 def read(path: Path) -> Results:
@@ -270,7 +247,6 @@ def _read_case(document: Mapping[str, Any]) -> CaseResult:
         document["name"],
         document["title"],
         document["unit"],
-        document["clock"],
         overheads,
         verdicts,
         tuple(document["failures"]),

@@ -53,7 +53,6 @@ def loop(
     statement: str,
     *,
     before: Callable[[], None] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
     close: Callable[[], None] | None = None,
     **names: Any,
 ) -> Operation:
@@ -62,7 +61,6 @@ def loop(
     Args:
         statement: What is measured.
         before: Called before each `BATCH`, off the clock: takes away what waits to be drained.
-        clock: Seconds.
         close: Ends what was started for it.
         **names: What the statement may use.
     """
@@ -73,7 +71,7 @@ def loop(
         for begin in range(0, count, BATCH):
             if before is not None:
                 before()
-            seconds += passes(repeat(None, max(1, min(BATCH, count - begin) // UNROLLED)), clock)
+            seconds += passes(repeat(None, max(1, min(BATCH, count - begin) // UNROLLED)), time.perf_counter)
         return seconds
 
     return Operation(run, close=close) if close is not None else Operation(run)
