@@ -4,20 +4,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from benchmarks import statistics
 from benchmarks.case import BASELINE, Case, Target
 from benchmarks.processes import Measured
 from benchmarks.statistics import Estimate
 
-SCHEMA: Final = 1
-"""Number of the form of the files; another one is refused."""
 FOLDER: Final = Path(__file__).resolve().parent / "results"
 HEADLINE: Final = FOLDER / "headline.json"
 """The file that the tables of the documents are made from."""
@@ -201,7 +200,7 @@ def _rounded(values: Sequence[float]) -> tuple[float, ...]:
 def write(results: Results, path: Path) -> None:
     """Write a run as JSON: what was measured, nothing that follows from it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"schema": SCHEMA, **asdict(results)}, indent=1, allow_nan=False) + "\n", "utf-8")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
 def read(path: Path) -> Results:
@@ -211,46 +210,6 @@ def read(path: Path) -> Results:
         ValueError: It is no such file, or one of another form.
     """
     try:
-        document = json.loads(path.read_text("utf-8"))
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"{path.name} has form {document['schema']}, this is {SCHEMA}")
-        return Results(
-            document["date"],
-            document["seconds"],
-            document["processes"],
-            document["rounds"],
-            document["quick"],
-            document["machine"],
-            (document["load"][0], document["load"][1]),
-            tuple(_read_case(row) for row in document["cases"]),
-        )
-    except (OSError, KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path.name} is no result of the benchmarks: {error!r}") from None
-
-
-def _read_case(document: Mapping[str, Any]) -> CaseResult:
-    overheads = {
-        name: Overhead(row["text"], tuple(row["values"]), tuple(row["typical"]), row["missing"])
-        for name, row in document["overheads"].items()
-    }
-    verdicts = tuple(
-        Verdict(
-            row["title"], row["ours"], row["against"], row["bound"], tuple(row["values"]), row["figure"], row["decides"]
-        )
-        for row in document["verdicts"]
-    )
-    figures = {
-        name: Figure(row["unit"], {variant: tuple(values) for variant, values in row["values"].items()})
-        for name, row in document["figures"].items()
-    }
-    return CaseResult(
-        document["name"],
-        document["title"],
-        document["unit"],
-        overheads,
-        verdicts,
-        tuple(document["failures"]),
-        figures,
-        document["null"],
-        {variant: tuple(values) for variant, values in document["shares"].items()},
-    )
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{path.name} is no result of the benchmarks: {error}") from None
