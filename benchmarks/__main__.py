@@ -34,7 +34,7 @@ FULL: Final = (9, 99)
 """Processes of a case and rounds of a process: what the promises are made for."""
 QUICK: Final = (3, 41)
 """Enough to see what is grossly wrong; their interval holds the median with 75 %."""
-SUITES: Final = ("hot", "total", "ray", "end_to_end")
+SUITES: Final = ("hot", "total", "end_to_end")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="fewer processes and rounds, without the slow cases")
+    parser.add_argument("--quick", action="store_true", help="fewer processes and rounds")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="this case; may be given again")
     parser.add_argument("--suite", choices=SUITES, default=SUITES[0], help="which cases (hot)")
     parser.add_argument("--processes", type=int, metavar="N", help="fresh processes of a case (9; 3 with --quick)")
@@ -110,13 +110,7 @@ def _choose(arguments: argparse.Namespace) -> list[Case]:
         raise ValueError(f"no case {', '.join(unknown)}; there are: {', '.join(available)}")
     if arguments.only:
         return [available[name] for name in arguments.only]
-    chosen = [case for case in available.values() if case.suite == arguments.suite]
-    if not chosen:
-        raise ValueError(f"the suite {arguments.suite} has no case")
-    left_out = [case.name for case in chosen if arguments.quick and not case.quick]
-    if left_out:
-        print(f"left out by --quick: {', '.join(left_out)}", file=sys.stderr)
-    return [case for case in chosen if case.name not in left_out]
+    return [case for case in available.values() if case.suite == arguments.suite]
 
 
 def _measure(cases: Sequence[Case], count: int, rounds: int, *, quick: bool, deadline: float) -> results.Results:
@@ -155,7 +149,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _list(_: argparse.Namespace) -> int:
     for case in load_cases().values():
-        print(f"{case.name:24} {case.suite:10} {'quick' if case.quick else '':6} {case.title}")
+        print(f"{case.name:24} {case.suite:10} {case.title}")
     return 0
 
 

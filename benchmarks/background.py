@@ -74,14 +74,13 @@ async def _run(number: int, seconds: float) -> dict[str, float]:
     return {"cpu": sum(spent.values()), "watcher": spent.get(_WATCHER, 0.0)}
 
 
-def measure(kind: str, number: int, seconds: float, log_level: str = "info") -> dict[str, Any]:
+def measure(kind: str, number: int, seconds: float) -> dict[str, Any]:
     """Return the CPU seconds of a second: those of all threads of telemetry, and of these the watcher's.
 
     Args:
         kind: One of `KINDS`.
         number: Trajectories that are open; 0: an idle process.
         seconds: Length of the measurement.
-        log_level: That of the run log.
     """
     if kind == "none":
         return {"cpu": 0.0, "watcher": 0.0}
@@ -89,7 +88,7 @@ def measure(kind: str, number: int, seconds: float, log_level: str = "info") -> 
 
     with tempfile.TemporaryDirectory() as folder:
         os.environ["VERL_OTEL_RUN_DIR"] = folder
-        verl_otel.init(exporters=kind, memory_mib=1024, log_level=log_level)
+        verl_otel.init(exporters=kind, memory_mib=1024)
         with verl_otel.step(1):
             pass
         result = asyncio.run(_run(number, seconds))
@@ -103,9 +102,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--trajectories", type=int, default=0, help="that are open; 0: an idle process (0)")
     parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--log-level", default="info", help="of the run log (info)")
     arguments = parser.parse_args(argv)
-    print(json.dumps(measure(arguments.kind, arguments.trajectories, arguments.seconds, arguments.log_level)))
+    print(json.dumps(measure(arguments.kind, arguments.trajectories, arguments.seconds)))
 
 
 if __name__ == "__main__":

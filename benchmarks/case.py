@@ -35,7 +35,7 @@ class Operation:
     """One variant, ready to be measured in this process."""
 
     run: Callable[[int], float]
-    """Does the operation this many times and returns the seconds that it took, by the clock of the case."""
+    """Does the operation this many times and returns the seconds that it took, of the caller's clock or of CPU time."""
     count: int = 0
     """How often a round does it; 0: as often as fits into a few milliseconds."""
     close: Callable[[], None] = _nothing
@@ -85,12 +85,9 @@ class Case:
         variants: Who does it. One named `BASELINE` is subtracted from the others.
         targets: What is promised; none is a case that is only shown.
         unit: Unit of one operation's cost: ``ns``, ``us`` or ``ms``.
-        clock: ``wall`` (of the caller) or ``cpu`` (of the whole process, with its threads).
         steady: Whether the least of a process's rounds counts. A call costs the same each time and a neighbour only adds to it; a job
             with a collection of garbage or a drain now and then does not, so there the median counts.
         rounds: Rounds of a process at most, for what takes long; 0: as many as the run says.
-        processes: Processes at most, for what mostly waits; 0: as many as the run says.
-        quick: Whether a quick run has it.
         suite: ``hot``, or what only ``--suite`` asks for.
         seconds: After which a process of it is given up.
         figures: What else is found besides the seconds -> its unit.
@@ -103,11 +100,8 @@ class Case:
     variants: tuple[Variant, ...]
     targets: tuple[Target, ...] = ()
     unit: str = "ns"
-    clock: str = "wall"
     steady: bool = True
     rounds: int = 0
-    processes: int = 0
-    quick: bool = True
     suite: str = "hot"
     seconds: float = 300.0
     figures: Mapping[str, str] = field(default_factory=dict)

@@ -50,18 +50,8 @@ def load(module: str, name: str, **options: Any) -> Callable[[], Backend]:
 
 
 NOTHING: Final = Contender(BASELINE, "no telemetry", Backend)
-FLOOR: Final = Contender(
-    "floor",
-    "a frame, two readings of the clock, an append: no wrapper in Python can be below, and none may be so bare",
-    load("floor", "Floor"),
-)
 VERL_OTEL: Final = Contender(
     OURS, "init(), its drain thread and its watcher at work, exporters: none", load("ours", "Ours")
-)
-NEVER_DRAINED: Final = Contender(
-    f"{OURS}, folding itself",
-    "no drain thread: the caller folds its buffer every 1,000 calls",
-    load("ours", "OursNeverDrained"),
 )
 ONE_TIMER: Final = Contender(
     f"{OURS}, one timer", "the timer is made once, as a module's constant", load("ours", "OursOneTimer")
@@ -69,23 +59,15 @@ ONE_TIMER: Final = Contender(
 LEAF: Final = Contender(
     f"{OURS}, leaf", "span and histogram of a leaf: never the current span", load("ours", "OursLeaf")
 )
-TOOL: Final = Contender(f"{OURS}, tool", "span with attributes and a histogram with a label", load("ours", "OursTool"))
-SPANS_ONLY: Final = Contender(f"{OURS}, span only", "a span without a histogram", load("ours", "OursSpansOnly"))
 OFF: Final = Contender(OURS, "decorated, the switch off", load("ours", "OursOff"))
 OPENTELEMETRY: Final = Contender(
     "opentelemetry",
     "SDK, 4 attributes, Prometheus reader; all spans sampled, batch processor, dropped",
     load("opentelemetry_sdk", "OpenTelemetry"),
 )
-OPENTELEMETRY_SPANS: Final = Contender(
-    "opentelemetry, span only",
-    "SDK, 4 attributes, all sampled, batch processor, dropped",
-    load("opentelemetry_sdk", "OpenTelemetry", histogram=False),
-)
 PROMETHEUS: Final = Contender(
     "prometheus_client", "the child of 4 labels, bound once", load("prometheus", "Prometheus")
 )
-LOGFIRE: Final = Contender("logfire", "sends nothing, no console: a lower bound", load("logfire_spans", "Logfire"))
 
 
 def variants(workload: Workload, *contenders: Contender) -> tuple[Variant, ...]:

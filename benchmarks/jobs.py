@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs: what is measured from beginning to end, with everything that other threads do for it."""
+"""Jobs: what runs in a fresh Python, from its first line or as a module that measures itself."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -17,50 +16,17 @@ from benchmarks.processes import TOP
 _TIMED: Final = "import time\nbegin = time.perf_counter()\n{what}\nprint(time.perf_counter() - begin)\n"
 
 
-def job(
-    work: Callable[[int], None],
-    count: int,
-    *,
-    before: Callable[[], None] | None = None,
-    clock: Callable[[], float] = time.process_time,
-    close: Callable[[], None] | None = None,
-) -> Operation:
-    """Return the operation of doing a job as a whole.
-
-    Args:
-        work: Does it for a number of operations, and returns when all of it is done: drained, sent.
-        count: Operations of a round.
-        before: Called before each round, off the clock.
-        clock: Seconds; of all threads of the process unless said otherwise.
-        close: Ends what was started for it.
-    """
+def timed_script(what: str) -> Operation:
+    """Return the operation of doing something in a fresh Python, timed from its first line."""
+    command = [sys.executable, "-c", _TIMED.format(what=what)]
 
     def run(number: int) -> float:
-        if before is not None:
-            before()
-        begin = clock()
-        work(number)
-        return clock() - begin
-
-    return Operation(run, count, close) if close is not None else Operation(run, count)
-
-
-def script(source: str) -> Operation:
-    """Return the operation of running a script in a Python of its own, which prints the seconds that it has measured."""
-
-    def run(number: int) -> float:
-        command = [sys.executable, "-c", source]
         return sum(
             float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
             for _ in range(number)
         )
 
     return Operation(run, 1)
-
-
-def timed_script(what: str) -> Operation:
-    """Return the operation of doing something in a fresh Python, timed from its first line."""
-    return script(_TIMED.format(what=what))
 
 
 def module(

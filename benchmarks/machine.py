@@ -22,8 +22,6 @@ PACKAGES: Final = (
     "opentelemetry-exporter-prometheus",
     "protobuf",
     "prometheus-client",
-    "logfire",
-    "rl-insight",
     "ray",
     "verl",
     "torch",

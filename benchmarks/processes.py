@@ -19,7 +19,7 @@ from typing import Final
 from benchmarks.case import Case
 
 TOP: Final = Path(__file__).resolve().parent.parent
-_HIDDEN: Final = ("VERL_OTEL_", "OTEL_", "LOGFIRE_", "RL_INSIGHT_", "PROMETHEUS_")
+_HIDDEN: Final = ("VERL_OTEL_", "OTEL_", "PROMETHEUS_")
 
 
 class Failed(Exception):  # noqa: N818 - the process has failed
@@ -93,18 +93,14 @@ def measure_all(
     """
     measured: dict[str, list[Measured]] = {case.name: [] for case in cases}
     failures: dict[str, list[str]] = {case.name: [] for case in cases}
+    found = [(case, measured[case.name], failures[case.name]) for case in cases]
     for turn in range(processes):
         for number, case in enumerate(cases):
             if len(failures[case.name]) > 1:
                 continue  # it will not work the next time
-            if case.processes and turn >= case.processes:
-                continue
             if time.monotonic() > deadline:
                 progress("out of time: what is missing is not measured")
-                return [
-                    (measured_case, measured[measured_case.name], failures[measured_case.name])
-                    for measured_case in cases
-                ]
+                return found
             progress(f"process {turn + 1} of {processes}, case {number + 1} of {len(cases)}: {case.name}")
             try:
                 measured[case.name].append(measure(case, rounds=rounds, first=turn))
@@ -113,11 +109,8 @@ def measure_all(
                 progress(f"failed: {failure}")
             except KeyboardInterrupt:
                 progress("interrupted: what is missing is not measured")
-                return [
-                    (measured_case, measured[measured_case.name], failures[measured_case.name])
-                    for measured_case in cases
-                ]
-    return [(measured_case, measured[measured_case.name], failures[measured_case.name]) for measured_case in cases]
+                return found
+    return found
 
 
 def _run(command: Sequence[str], folder: str, seconds: float) -> tuple[int | None, str]:

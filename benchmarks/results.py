@@ -4,20 +4,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from benchmarks import statistics
 from benchmarks.case import BASELINE, Case, Target
 from benchmarks.processes import Measured
 from benchmarks.statistics import Estimate
 
-SCHEMA: Final = 1
-"""Number of the form of the files; another one is refused."""
 FOLDER: Final = Path(__file__).resolve().parent / "results"
 HEADLINE: Final = FOLDER / "headline.json"
 """The file that the tables of the documents are made from."""
@@ -87,7 +86,6 @@ class CaseResult:
     name: str
     title: str
     unit: str
-    clock: str
     overheads: Mapping[str, Overhead] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
     failures: tuple[str, ...] = ()
@@ -130,7 +128,6 @@ def summarize(case: Case, measured: Sequence[Measured], failures: Sequence[str] 
         case.name,
         case.title,
         case.unit,
-        case.clock,
         overheads,
         tuple(verdicts),
         tuple(item[-600:] for item in failures),
@@ -201,30 +198,9 @@ def _rounded(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def write(results: Results, path: Path) -> None:
-    """Write a run as JSON, including derived values for readers without this package."""
-    document: dict[str, Any] = {"schema": SCHEMA, **asdict(results)}
-    for case in document["cases"]:
-        for overhead in case["overheads"].values():
-            _add_estimate(overhead)
-        for figure in case["figures"].values():
-            figure["estimates"] = {name: _described(values) for name, values in figure["values"].items()}
-        result = results.case(case["name"])
-        if result is not None and result.null:
-            case["pairs"] = {name: result.pairs(name)._asdict() for name in result.shares if name != result.null}
-        for verdict, row in zip(results.case(case["name"]).verdicts, case["verdicts"], strict=True):  # type: ignore[union-attr]  # its own name
-            _add_estimate(row)
-            row["verdict"] = verdict.outcome
+    """Write a run as JSON: what was measured, nothing that follows from it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
-
-
-def _add_estimate(row: dict[str, Any]) -> None:
-    if row["values"]:
-        row["estimate"] = _described(row["values"])
-
-
-def _described(values: Sequence[float]) -> dict[str, float]:
-    return {key: float(f"{value:.5g}") for key, value in statistics.estimate(values)._asdict().items()}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
 
 
 def read(path: Path) -> Results:
@@ -234,47 +210,6 @@ def read(path: Path) -> Results:
         ValueError: It is no such file, or one of another form.
     """
     try:
-        document = json.loads(path.read_text("utf-8"))
-        if document["schema"] != SCHEMA:
-            raise ValueError(f"{path.name} has form {document['schema']}, this is {SCHEMA}")
-        return Results(
-            document["date"],
-            document["seconds"],
-            document["processes"],
-            document["rounds"],
-            document["quick"],
-            document["machine"],
-            (document["load"][0], document["load"][1]),
-            tuple(_read_case(row) for row in document["cases"]),
-        )
-    except (OSError, KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path.name} is no result of the benchmarks: {error!r}") from None
-
-
-def _read_case(document: Mapping[str, Any]) -> CaseResult:
-    overheads = {
-        name: Overhead(row["text"], tuple(row["values"]), tuple(row["typical"]), row["missing"])
-        for name, row in document["overheads"].items()
-    }
-    verdicts = tuple(
-        Verdict(
-            row["title"], row["ours"], row["against"], row["bound"], tuple(row["values"]), row["figure"], row["decides"]
-        )
-        for row in document["verdicts"]
-    )
-    figures = {
-        name: Figure(row["unit"], {variant: tuple(values) for variant, values in row["values"].items()})
-        for name, row in document["figures"].items()
-    }
-    return CaseResult(
-        document["name"],
-        document["title"],
-        document["unit"],
-        document["clock"],
-        overheads,
-        verdicts,
-        tuple(document["failures"]),
-        figures,
-        document["null"],
-        {variant: tuple(values) for variant, values in document["shares"].items()},
-    )
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"{path.name} is no result of the benchmarks: {error}") from None

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from benchmarks.case import Operation
 
+_clock: Final = time.perf_counter
 UNROLLED: Final = 10
 """Statements in one pass of a loop."""
 BATCH: Final = 1000
@@ -53,7 +54,6 @@ def loop(
     statement: str,
     *,
     before: Callable[[], None] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
     close: Callable[[], None] | None = None,
     **names: Any,
 ) -> Operation:
@@ -62,7 +62,6 @@ def loop(
     Args:
         statement: What is measured.
         before: Called before each `BATCH`, off the clock: takes away what waits to be drained.
-        clock: Seconds.
         close: Ends what was started for it.
         **names: What the statement may use.
     """
@@ -73,7 +72,7 @@ def loop(
         for begin in range(0, count, BATCH):
             if before is not None:
                 before()
-            seconds += passes(repeat(None, max(1, min(BATCH, count - begin) // UNROLLED)), clock)
+            seconds += passes(repeat(None, max(1, min(BATCH, count - begin) // UNROLLED)), _clock)
         return seconds
 
     return Operation(run, close=close) if close is not None else Operation(run)

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A server in a process of its own that stands for a Collector, and for RL-Insight's server: it takes everything and counts it."""
+"""A server in a process of its own that stands for a Collector: it takes everything and counts the bytes."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ class Sink:
     Example:
         with Sink() as sink:
             send(sink.url)
-            print(sink.read()["bytes"])
+            print(sink.count_bytes(folder))
     """
 
     def __init__(self) -> None:
@@ -39,17 +38,12 @@ class Sink:
         """Stop it."""
         self.close()
 
-    def read(self) -> dict[str, int]:
-        """Return how many requests and bytes have come in."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{self.url}/counts", timeout=10) as answer:
-            counts: dict[str, int] = json.load(answer)
-        return counts
-
-    def count_bytes(self, folder: str) -> float:
+    def count_bytes(self, folder: str) -> int:
         """Return the bytes of spans that have come in, or were written to files below a folder."""
-        written = sum(path.stat().st_size for path in Path(folder).rglob("traces-*"))
-        return float(self.read()["bytes"] + written)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(self.url, timeout=10) as answer:
+            received = int(answer.read())
+        return received + sum(path.stat().st_size for path in Path(folder).rglob("traces-*"))
 
     def close(self) -> None:
         """Stop the process."""
@@ -62,22 +56,19 @@ class Sink:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"  # connections stay open, as a Collector keeps them
-    counts = {"requests": 0, "bytes": 0}
-    port = 0
+    received = 0
 
     def do_POST(self) -> None:
         """Take a request of any kind."""
         length = int(self.headers["Content-Length"])
         self.rfile.read(length)
-        self.counts["requests"] += 1
-        self.counts["bytes"] += length
+        _Handler.received += length
         protobuf = "protobuf" in self.headers.get("Content-Type", "")
         self._answer(b"" if protobuf else b"{}", self.headers.get("Content-Type", "application/json"))
 
     def do_GET(self) -> None:
-        """Say what came in, or, to RL-Insight's actor, where spans go."""
-        body = self.counts if self.path == "/counts" else {"status": "ok", "otlp_port": self.port}
-        self._answer(json.dumps(body).encode(), "application/json")
+        """Say how many bytes came in."""
+        self._answer(str(self.received).encode(), "text/plain")
 
     def _answer(self, body: bytes, kind: str) -> None:
         self.send_response(200)
@@ -100,7 +91,6 @@ class _Server(ThreadingHTTPServer):
 def main() -> None:
     """Serve on a free port of the loopback, which is printed, until the other end of the standard input is closed."""
     server = _Server(("127.0.0.1", 0), _Handler)
-    _Handler.port = server.server_port
     print(server.server_port, flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     sys.stdin.read()

@@ -10,7 +10,7 @@ A ratio is formed in each round, where both sides had the same neighbours, and i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -163,30 +163,3 @@ def judge_at_least(measured: Estimate | None, bound: float) -> str:
     if measured.low >= bound * (1 + BETWEEN_RUNS):
         return MET
     return NOT_MET if measured.high * (1 + BETWEEN_RUNS) < bound else NOT_SIGNIFICANT
-
-
-def rank_probability(a: Sequence[float], b: Sequence[float]) -> float:
-    """Return the two-sided probability that two samples of one distribution rank as unevenly as these (Mann and Whitney, 1947).
-
-    Exact: counts the ways to share out the ranks. Ties are split, as if half of them went either way.
-    """
-    smaller = sum((x < y) + 0.5 * (x == y) for x in a for y in b)
-    extreme = min(smaller, len(a) * len(b) - smaller)
-    ways = _rank_ways(len(a), len(b))
-    total = sum(ways.values())
-    return min(1.0, 2 * sum(count for score, count in ways.items() if score <= extreme) / total)
-
-
-def _rank_ways(first: int, second: int) -> Mapping[int, int]:
-    """Return in how many orders of two samples each number of "the first is smaller" pairs occurs."""
-    table: dict[tuple[int, int], dict[int, int]] = {}
-    for m in range(first + 1):
-        for n in range(second + 1):
-            if not m or not n:
-                table[m, n] = {0: 1}
-                continue
-            row = {score + n: count for score, count in table[m - 1, n].items()}
-            for score, count in table[m, n - 1].items():
-                row[score] = row.get(score, 0) + count
-            table[m, n] = row
-    return table[first, second]

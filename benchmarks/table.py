@@ -20,10 +20,10 @@ _UNITS: Final = {"us": "µs"}
 _MANY: Final = 100
 """From here on a figure needs no digits after the point."""
 
-
 END_TO_END: Final = HEADLINE.with_name("end_to_end.json")
-TOTAL: Final = HEADLINE.with_name("total.json")
 """Result file of trainings with real verl."""
+TOTAL: Final = HEADLINE.with_name("total.json")
+"""Result file of total CPU."""
 SUMMARY: Final[Mapping[str, str]] = {
     "decorated call, metrics only": "decorator-metrics",
     "decorated call, span and metrics": "decorator-span",

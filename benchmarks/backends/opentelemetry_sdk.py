@@ -8,15 +8,14 @@ them, which is the least that exporting can cost.
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
-from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider, TraceBasedExemplarFilter
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
@@ -36,46 +35,25 @@ class OpenTelemetry(Backend):
 
     Args:
         endpoint: Address of an OTLP server; empty for an exporter that drops what it gets.
-        exemplars: Whether histograms look for exemplars. The SDK's default is that they do.
-        histogram: Whether a span's duration goes to a histogram, too.
         sampled: Whether spans are sampled.
     """
 
     addition = "c.add(5, a)"
 
-    def __init__(
-        self, endpoint: str = "", *, exemplars: bool = True, histogram: bool = True, sampled: bool = True
-    ) -> None:
+    def __init__(self, endpoint: str = "", *, sampled: bool = True) -> None:
         self._registry = CollectorRegistry()
-        self._meters = MeterProvider(
-            [PrometheusMetricReader(registry=self._registry)],
-            shutdown_on_exit=False,
-            exemplar_filter=TraceBasedExemplarFilter() if exemplars else AlwaysOffExemplarFilter(),
-        )
+        self._meters = MeterProvider([PrometheusMetricReader(registry=self._registry)], shutdown_on_exit=False)
         self._tracers = TracerProvider(sampler=ALWAYS_ON if sampled else ALWAYS_OFF, shutdown_on_exit=False)
         self._tracers.add_span_processor(BatchSpanProcessor(_exporter(endpoint), max_queue_size=QUEUE))
         self._exports = bool(endpoint)
         self._tracer = self._tracers.get_tracer("bench")
         meter = self._meters.get_meter("bench")
         self._counter = meter.create_counter("bench.things")
-        histogram_of_calls = meter.create_histogram(NAME, unit="s")
-        self._record: Callable[..., None] = histogram_of_calls.record
-        self._record_span: Callable[..., None] = histogram_of_calls.record if histogram else _drop
+        self._record = meter.create_histogram(NAME, unit="s").record
 
     def timed(self, function: Function) -> Function:
         """Wrap around ``Histogram.record``."""
         record = self._record
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def timed_async(*args: Any, **kwargs: Any) -> Any:
-                begin = _clock()
-                try:
-                    return await function(*args, **kwargs)
-                finally:
-                    record(_clock() - begin, _attributes)
-
-            return timed_async
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -89,19 +67,7 @@ class OpenTelemetry(Backend):
 
     def traced(self, function: Function) -> Function:
         """Wrap around ``start_as_current_span`` and, inside it, ``Histogram.record``."""
-        tracer, record = self._tracer, self._record_span
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def traced_async(*args: Any, **kwargs: Any) -> Any:
-                with tracer.start_as_current_span(NAME, attributes=_attributes):
-                    begin = _clock()
-                    try:
-                        return await function(*args, **kwargs)
-                    finally:
-                        record(_clock() - begin, _attributes)
-
-            return traced_async
+        tracer, record = self._tracer, self._record
 
         @wraps(function)
         def traced(*args: Any, **kwargs: Any) -> Any:
@@ -130,7 +96,7 @@ class OpenTelemetry(Backend):
 
     def traced_region(self) -> Region:
         """Return a ``contextmanager`` around ``start_as_current_span`` and ``Histogram.record``."""
-        tracer, record = self._tracer, self._record_span
+        tracer, record = self._tracer, self._record
 
         @contextmanager
         def region() -> Iterator[None]:
@@ -172,7 +138,3 @@ def _exporter(endpoint: str) -> SpanExporter:
 
     exporter: SpanExporter = OTLPSpanExporter(f"{endpoint}/v1/traces")
     return exporter
-
-
-def _drop(_value: float, _attributes: object) -> None:
-    pass

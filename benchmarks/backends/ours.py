@@ -74,13 +74,6 @@ class Ours(Backend):
         verl_otel.shutdown()
 
 
-class OursNeverDrained(Ours):
-    """The same without a drain thread: the caller folds its own buffer when it is full, as in a second of many calls."""
-
-    def empty(self) -> None:
-        """Leave everything where it is."""
-
-
 class OursOneTimer(Ours):
     """The same with one timer for all blocks, as a module's constant is."""
 
@@ -89,14 +82,6 @@ class OursOneTimer(Ours):
     def timed_region(self) -> Any:
         """Return a timer."""
         return verl_otel.timed("bench.block")
-
-
-class OursSpansOnly(Ours):
-    """The same with the verb that makes a span and no histogram."""
-
-    def traced(self, function: Function) -> Function:
-        """Decorate with ``span``."""
-        return verl_otel.span("bench.work", attributes=dict(ATTRIBUTES))(function)
 
 
 class OursLabelled(Ours):
@@ -142,14 +127,6 @@ class OursLabelled(Ours):
                     record(_clock() - begin, **LABELS)
 
         return traced
-
-
-class OursTool(Ours):
-    """The same with a verb that has attributes, one of which is a label of its histogram."""
-
-    def traced(self, function: Function) -> Function:
-        """Decorate with ``tool``."""
-        return verl_otel.tool("python")(function)
 
 
 class OursLeaf(Ours):

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from functools import wraps
 from typing import Any, Final
@@ -30,17 +29,6 @@ class Prometheus(Backend):
     def timed(self, function: Function) -> Function:
         """Wrap around ``observe`` of the bound child, which is faster than its own decorator ``time()``."""
         observe = self._histogram.observe
-        if inspect.iscoroutinefunction(function):
-
-            @wraps(function)
-            async def timed_async(*args: Any, **kwargs: Any) -> Any:
-                begin = _clock()
-                try:
-                    return await function(*args, **kwargs)
-                finally:
-                    observe(_clock() - begin)
-
-            return timed_async
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:

@@ -1,35 +1,14 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is forgotten: starting, and the hooks that wait for the host's modules to be imported."""
+"""What importing and starting add to the start of a process."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.case import BASELINE, OURS, Case, Variant
-from benchmarks.jobs import script, timed_script
+from benchmarks.case import BASELINE, OURS, Case, Target, Variant
+from benchmarks.jobs import timed_script
 
-_IMPORTS: Final = """
-import importlib, sys, tempfile, time
-from pathlib import Path
-{before}
-with tempfile.TemporaryDirectory() as folder:
-    names = [f"bench_module_{{number}}" for number in range(300)]
-    for name in names:
-        Path(folder, f"{{name}}.py").write_text("")
-    sys.path.insert(0, folder)
-    sys.dont_write_bytecode = True
-    begin = time.perf_counter()
-    for name in names:
-        importlib.import_module(name)
-    print((time.perf_counter() - begin) / len(names))
-"""
-_HOOKS: Final = """
-import os
-os.environ["VERL_OTEL_ENABLED"] = "1"
-os.environ["VERL_OTEL_EXPORTERS"] = "none"
-import verl_otel.plugin
-"""
 _SDK: Final = """
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
@@ -44,8 +23,8 @@ def _starting(name: str, text: str, what: str) -> Variant:
     return Variant(name, text, lambda: timed_script(what))
 
 
-def _importing(name: str, text: str, before: str) -> Variant:
-    return Variant(name, text, lambda: script(_IMPORTS.format(before=before)))
+def _importing(name: str, what: str) -> Variant:
+    return _starting(name, f"`{what}`", what)
 
 
 CASES: Final = (
@@ -59,14 +38,20 @@ CASES: Final = (
         ),
         unit="ms",
         rounds=2,
-        quick=False,
     ),
     Case(
-        "import-hooks",
-        "importing an empty module, with our hooks registered",
-        (_importing(BASELINE, "plain Python", ""), _importing(OURS, "the plug-in on, waiting for verl", _HOOKS)),
-        unit="us",
+        "import",
+        "importing, in a fresh process",
+        (
+            _importing(BASELINE, "pass"),
+            _importing(OURS, "import verl_otel"),
+            _importing(f"{OURS}, plug-in", "import verl_otel.plugin"),
+            _importing(f"{OURS}, first decorator", "import verl_otel; verl_otel.timed('x')(print)"),
+            _importing("opentelemetry", "import opentelemetry.sdk.trace, opentelemetry.sdk.metrics"),
+            _importing("prometheus_client", "import prometheus_client"),
+        ),
+        (Target("`import verl_otel`", 10),),
+        unit="ms",
         rounds=3,
-        quick=False,
     ),
 )

@@ -2,24 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Total CPU: what the caller pays and what every thread of the process pays for it later, with equal attributes on both sides.
 
-The cases of one call (`decorators`) show the caller's share only; verl-otel does most of its work later, on its drain thread.
+The cases of one call (`decorators`, `blocks`) show the caller's share only; verl-otel does most of its work later, on its drain thread.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import repeat
 from typing import Final
 
+from benchmarks.backend import Backend
+from benchmarks.calls import CALLS, PART, work
 from benchmarks.case import BASELINE, OURS, Case, Operation, Variant
-from benchmarks.cases.decorators import calls_and_delivery
 from benchmarks.contenders import NOTHING, PROMETHEUS, Contender, load, variants
 from benchmarks.hooks.stand_ins import SPANS as SPANS_OF_TRAJECTORY
 from benchmarks.jobs import module
 
-CALLS: Final = 20_000
-PART: Final = 4000
-"""Calls between two scrapes."""
 TRAJECTORIES: Final = 1000
 OPEN: Final = (128, 1024)
 """Trajectories that a busy worker has open."""
@@ -39,6 +39,8 @@ _HOOKS: Final = (
     (OURS, "all spans kept, exporters: file, the default", "file"),
     (OTLP, "all spans kept, exporters: otlp", "otlp"),
     (f"{OURS}, metrics", "no span kept, exporters: prometheus", "prometheus"),
+    ("opentelemetry", "SDK by hand, no span sampled; Prometheus reader", "opentelemetry-metrics"),
+    (OPENTELEMETRY_OTLP, "SDK by hand, all spans sampled and sent by a batch processor", "opentelemetry-otlp"),
 )
 _SECONDS: Final = (
     (BASELINE, "no telemetry, and no thread of it", "none"),
@@ -53,6 +55,19 @@ def _variants(rows: Iterable[tuple[str, str, str]], build: Callable[[str], Opera
 
 def _calls(kind: str) -> Operation:
     return module(["benchmarks.calls", kind, "--calls", str(CALLS)], CALLS, (), lambda output: (output["cpu"], ()))
+
+
+def _timed_calls(backend: Backend) -> Operation:
+    function = backend.timed(work)
+
+    def run(number: int) -> float:
+        begin = time.process_time()
+        for _ in repeat(None, number):
+            function()
+        backend.deliver()
+        return time.process_time() - begin
+
+    return Operation(run, PART, backend.close)
 
 
 def _hooks(kind: str) -> Operation:
@@ -73,7 +88,6 @@ def _by_the_second(name: str, title: str, number: int) -> Case:
         title,
         _variants(_SECONDS, lambda kind: _background(kind, number)),
         unit="ms",
-        clock="cpu",
         steady=False,
         rounds=1,
         suite="total",
@@ -87,7 +101,6 @@ CASES: Final = (
         "total CPU of a call with a span and a histogram, four attributes on each, until everything is delivered",
         _variants(_SPANS, _calls),
         unit="us",
-        clock="cpu",
         steady=False,
         rounds=1,
         suite="total",
@@ -96,7 +109,7 @@ CASES: Final = (
         "total-metrics",
         "total CPU of a timed call, four labels, a scrape every 4,000 calls",
         variants(
-            calls_and_delivery(lambda backend: backend.timed, PART),
+            _timed_calls,
             NOTHING,
             Contender(OURS, "labels given at each call", load("ours", "OursLabelled", exporters="prometheus")),
             Contender(
@@ -106,7 +119,6 @@ CASES: Final = (
             PROMETHEUS,
         ),
         unit="us",
-        clock="cpu",
         steady=False,
         rounds=5,
         suite="total",
@@ -116,7 +128,6 @@ CASES: Final = (
         f"total CPU of a trajectory of {SPANS_OF_TRAJECTORY} spans through the hooks in verl's classes",
         _variants(_HOOKS, _hooks),
         unit="us",
-        clock="cpu",
         steady=False,
         rounds=1,
         suite="total",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trajectories through the hooks, in this process; the CPU seconds of all its threads go to the standard output as JSON."""
+"""Trajectories through the hooks, or reported by hand with the OpenTelemetry SDK: CPU seconds of all threads of this process, as JSON."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
 from benchmarks.hooks.stand_ins import SPANS, make_module, make_worker, run_trajectories
 from benchmarks.sink import Sink
 
-KINDS: Final = ("none", "file", "otlp", "prometheus")
-"""Exporters; ``none``: without hooks and telemetry. With ``prometheus`` no span is kept: its sampler takes none."""
+KINDS: Final = ("none", "file", "otlp", "prometheus", "opentelemetry-otlp", "opentelemetry-metrics")
+"""Exporters; ``none``: without hooks and telemetry. With ``prometheus`` and ``metrics`` no span is kept: the sampler takes none."""
+SENDING: Final = ("file", "otlp", "opentelemetry-otlp")
+Action = Callable[[], object]
 HOOKED: Final = (
     "AgentLoopWorker._run_agent_loop",
     "AgentLoopWorker._compute_score",
@@ -41,16 +45,25 @@ def install_hooks(module: ModuleType) -> Any:
     return make_worker(module)
 
 
-def _start(kind: str, endpoint: str) -> Any:
-    """Start telemetry and return a worker with the hooks."""
+def _start(kind: str, endpoint: str) -> tuple[Any, Action, Action]:
+    """Start telemetry; return a worker that reports to it, what delivers everything, and what stops it."""
+    if kind == "none":
+        return make_worker(make_module()), lambda: None, lambda: None
+    if kind.startswith("opentelemetry"):
+        from benchmarks.hooks.opentelemetry_sdk import OpenTelemetryWorker
+
+        sampled = kind.endswith("otlp")
+        sdk = OpenTelemetryWorker(endpoint if sampled else "", sampled=sampled)
+        return sdk.make_worker(), sdk.deliver, sdk.close
     import verl_otel
+    from verl_otel import session
 
     if kind == "otlp":
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
     if kind == "prometheus":
         os.environ["OTEL_TRACES_SAMPLER"] = "always_off"
     verl_otel.init(exporters=kind, memory_mib=1024)
-    return install_hooks(make_module())
+    return install_hooks(make_module()), partial(session.flush, 60.0), verl_otel.shutdown
 
 
 def measure(kind: str, trajectories: int) -> dict[str, float]:
@@ -61,30 +74,20 @@ def measure(kind: str, trajectories: int) -> dict[str, float]:
     """
     with Sink() as sink, tempfile.TemporaryDirectory() as folder:
         os.environ["VERL_OTEL_RUN_DIR"] = folder
-        worker = make_worker(make_module()) if kind == "none" else _start(kind, sink.url)
+        worker, deliver, stop = _start(kind, sink.url)
         asyncio.run(run_trajectories(worker, 64))
-        _deliver(kind)
+        deliver()
         before = sink.count_bytes(folder)
         gc.collect()
         begin = time.process_time()
         asyncio.run(run_trajectories(worker, trajectories))
-        _deliver(kind)
+        deliver()
         cpu = time.process_time() - begin
         arrived = sink.count_bytes(folder) - before
-        if kind != "none":
-            import verl_otel
-
-            verl_otel.shutdown()
-    if kind in ("file", "otlp") and arrived < LEAST_BYTES * SPANS * trajectories:
+        stop()
+    if kind in SENDING and arrived < LEAST_BYTES * SPANS * trajectories:
         raise RuntimeError(f"{arrived} bytes of {SPANS * trajectories} spans: the measurement is invalid")
     return {"cpu": cpu, "bytes": arrived}
-
-
-def _deliver(kind: str) -> None:
-    if kind != "none":
-        from verl_otel import session
-
-        session.flush(60.0)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -31,7 +31,8 @@ class AgentLoopOutput:
 
     def __init__(self) -> None:
         self.prompt_ids, self.response_ids, self.response_mask = [1] * 64, [1] * 512, [1] * 512
-        self.num_turns, self.reward_score = TURNS, None
+        self.num_turns = TURNS
+        self.reward_score: Any = None
         self.metrics = SimpleNamespace(generate_sequences=9.0, tool_calls=1.0, compute_score=0.1, num_preempted=0)
         self.extra_fields: dict[str, Any] = {}
 
@@ -61,9 +62,12 @@ class ToolAgentLoop:
         del kwargs
         data = SimpleNamespace(assistant_turns=0, _active_tools=self.tools)
         for _ in range(TURNS):
-            await self._handle_generating_state(data, sampling_params)
-            await self._handle_processing_tools_state(data)
+            await self._run_turn(data, sampling_params)
         return AgentLoopOutput()
+
+    async def _run_turn(self, data: Any, sampling_params: Any) -> None:
+        await self._handle_generating_state(data, sampling_params)
+        await self._handle_processing_tools_state(data)
 
     async def _handle_generating_state(self, agent_data: Any, sampling_params: Any) -> None:
         await self.client.generate("r", prompt_ids=[1] * 64, sampling_params=sampling_params)

@@ -58,7 +58,6 @@ class Row(NamedTuple):
 ROWS = (
     Row("decorator-metrics", OPENTELEMETRY.name),
     Row("decorator-metrics", PROMETHEUS.name),
-    Row("decorator-metrics-async", OPENTELEMETRY.name),
     Row("with-metrics", OPENTELEMETRY.name),
     Row("decorator-span", OPENTELEMETRY.name),
     Row("decorator-span", OPENTELEMETRY.name, LEAF.name),

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """From rounds of processes to a figure, how sure it is, and a verdict."""
 
-import itertools
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import statistics
+from benchmarks import comparison, statistics
 from benchmarks.statistics import Estimate
+from tests.benchmarks.benchmarks_found import measured, results
 
 costs = st.floats(1e-9, 1e3)
 
@@ -89,30 +89,19 @@ def test_nothing_measured_is_no_verdict():
     assert statistics.judge_at_most(None, 100) == statistics.judge_at_least(None, 100) == "not measured"
 
 
-@pytest.mark.full
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=4), st.lists(st.integers(0, 50), min_size=1, max_size=4))
-def test_the_rank_test_counts_every_order(a, b):
-    """Against all ways to share out the same values, one by one (without ties, where it is exact)."""
-    values = [*a, *b]
-    if len(set(values)) < len(values):
-        return
-
-    def score(left, right):
-        return abs(sum(x < y for x in left for y in right) - len(left) * len(right) / 2)
-
-    ways = [
-        score([values[i] for i in chosen], [v for i, v in enumerate(values) if i not in chosen])
-        for chosen in itertools.combinations(range(len(values)), len(a))
-    ]
-    expected = min(1.0, sum(way >= score(a, b) for way in ways) / len(ways))
-    assert statistics.rank_probability(a, b) == pytest.approx(expected)
-
-
-def test_the_rank_test_sees_nine_against_nine():
-    """Two runs that do not overlap differ; a run does not differ from itself; three against three never do."""
-    assert statistics.rank_probability(range(9), range(9, 18)) < 1e-4
-    assert statistics.rank_probability(range(9), range(9)) == 1.0
-    assert statistics.rank_probability(range(3), range(3, 6)) == pytest.approx(0.1)
+@pytest.mark.parametrize(
+    ("before", "after", "word"),
+    [
+        ((90, 100, 110), (120, 130, 140), "slower"),
+        ((120, 130, 140), (90, 100, 110), "faster"),
+        ((90, 100, 110), (111, 115, 118), "not significant"),
+        ((90, 100, 110), (100, 130, 140), "not significant"),
+    ],
+)
+def test_two_runs_differ_where_their_intervals_are_apart(before, after, word):
+    """By more than what two runs of the same code differ by."""
+    old, new = (results([measured(each, 1000) for each in values]) for values in (before, after))
+    assert word in next(line for line in comparison.render(old, new).splitlines() if " verl_otel " in line)
 
 
 def test_a_difference_is_a_share_of_the_baseline():

@@ -9,15 +9,16 @@ import sys
 from collections import Counter
 
 import pytest
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
 from benchmarks import background, calls
 from benchmarks.backend import ATTRIBUTES
 from benchmarks.hooks import __main__ as hooks
 from benchmarks.hooks import stand_ins
+from benchmarks.hooks.opentelemetry_sdk import OpenTelemetryWorker
 from benchmarks.processes import TOP
-
-TURNS = stand_ins.TURNS
 
 
 def run(module, *arguments):
@@ -28,29 +29,44 @@ def run(module, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+EDGES = {
+    ("verl.trajectory", ""): 3,
+    ("verl.turn", "verl.trajectory"): 3 * stand_ins.TURNS,
+    ("chat qwen3-8b", "verl.turn"): 3 * stand_ins.TURNS,
+    ("execute_tool python", "verl.turn"): 3 * stand_ins.TURNS,
+    ("verl.reward", "verl.trajectory"): 3,
+}
+"""Of three trajectories: names of a span and of its parent, and how many."""
+
+
 def test_the_hooks_record_every_trajectory(recorded):
     """A trajectory through the hooks has as many spans as documented, each below the one that it belongs to."""
     worker = hooks.install_hooks(stand_ins.make_module())
     asyncio.run(stand_ins.run_trajectories(worker, 3))
     names = {span.span_id: span.name for span in recorded.spans}
-    edges = Counter((span.name, names.get(span.parent_id, "")) for span in recorded.spans)
-    assert len(recorded.spans) == 3 * stand_ins.SPANS
-    assert edges == {
-        ("verl.trajectory", ""): 3,
-        ("verl.turn", "verl.trajectory"): 3 * TURNS,
-        ("chat qwen3-8b", "verl.turn"): 3 * TURNS,
-        ("execute_tool python", "verl.turn"): 3 * TURNS,
-        ("verl.reward", "verl.trajectory"): 3,
-    }
+    assert Counter((span.name, names.get(span.parent_id, "")) for span in recorded.spans) == EDGES
+    assert sum(EDGES.values()) == 3 * stand_ins.SPANS
+
+
+def test_the_sdk_records_the_same_trajectories():
+    """By hand it has the same spans in the same trees."""
+    kept = InMemorySpanExporter()
+    sdk = OpenTelemetryWorker()
+    sdk._tracers.add_span_processor(SimpleSpanProcessor(kept))
+    asyncio.run(stand_ins.run_trajectories(sdk.make_worker(), 3))
+    sdk.close()
+    spans = kept.get_finished_spans()
+    names = {span.context.span_id: span.name for span in spans}
+    assert Counter((span.name, names[span.parent.span_id] if span.parent else "") for span in spans) == EDGES
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", ["file", "prometheus"])
+@pytest.mark.parametrize("kind", ["file", "prometheus", "opentelemetry-otlp", "opentelemetry-metrics"])
 def test_trajectories_are_delivered(kind):
-    """The command measures trajectories through the hooks, and what it has not kept is not written."""
+    """The command measures trajectories on each side, and what is not kept is neither written nor sent."""
     result = run("benchmarks.hooks", kind, "--trajectories", 64)
     assert result["cpu"] > 0
-    assert (result["bytes"] > hooks.LEAST_BYTES * stand_ins.SPANS * 64) == (kind == "file")
+    assert (result["bytes"] > hooks.LEAST_BYTES * stand_ins.SPANS * 64) == (kind in hooks.SENDING)
 
 
 @pytest.mark.full
@@ -79,9 +95,3 @@ def test_an_idle_process_is_measured_by_its_threads():
     assert background.measure("none", 0, 1.0) == {"cpu": 0.0, "watcher": 0.0}
     result = run("benchmarks.background", "file", "--trajectories", 4, "--seconds", 2)
     assert result["cpu"] >= result["watcher"] > 0
-
-
-@pytest.mark.full
-def test_the_live_page_is_measured_while_a_run_grows():
-    """The command measures a page that shows new steps meanwhile; one that shows none is refused."""
-    assert run("benchmarks.live_page", "--viewers", 1, "--seconds", 10)["cpu"] > 0

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A block under ``with``: metrics only, and with a span. What the caller pays; the drain is off the clock."""
+"""A block under ``with``, metrics only and with a span, and a counter that is added to. What the caller pays; the drain is off the clock."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.backend import Backend
+from benchmarks.backend import ATTRIBUTES, Backend
 from benchmarks.case import BASELINE, Case, Operation, Target, Variant
-from benchmarks.contenders import LOGFIRE, ONE_TIMER, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
+from benchmarks.contenders import ONE_TIMER, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
 from benchmarks.rounds import loop
 
 
@@ -20,6 +20,12 @@ def timed(backend: Backend) -> Operation:
 def traced(backend: Backend) -> Operation:
     """Enter and leave a block that is a span."""
     return loop("with r(): pass", before=backend.empty, close=backend.close, r=backend.traced_region())
+
+
+def add(backend: Backend) -> Operation:
+    """Add to a counter that was bound to its labels before, where there is such a thing."""
+    names = {"c": backend.counter(), "a": dict(ATTRIBUTES)}
+    return loop(backend.addition, before=backend.empty, close=backend.close, **names)
 
 
 _EMPTY: Final = Variant(BASELINE, "an empty statement: the loop itself", lambda: loop("pass"))
@@ -38,9 +44,9 @@ CASES: Final = (
         (Target("`with` span", 520, {OPENTELEMETRY.name: 55}),),
     ),
     Case(
-        "with-span-logfire",
-        "block under `with`, logfire's span without a histogram",
-        (_EMPTY, *variants(traced, VERL_OTEL, LOGFIRE)),
-        quick=False,
+        "counter",
+        "counter, bound to four labels",
+        (_EMPTY, *variants(add, VERL_OTEL, OPENTELEMETRY, PROMETHEUS)),
+        (Target("bound counter add", 20, {OPENTELEMETRY.name: 300, PROMETHEUS.name: 15}),),
     ),
 )
