@@ -131,7 +131,7 @@ def test_a_score_that_is_the_reward_is_no_signal_of_its_own():
 
 
 def test_experts_that_get_more_tokens_than_others_are_a_signal():
-    """verl logs by how much the busiest expert of all layers exceeds the mean, as a share of the mean."""
+    """The scalar of verl is by how much the busiest expert of all layers exceeds the mean, as a share of it."""
     (signal,) = judge(60, **{"rollout/moe/max_vio/max": lambda step: step / 10}).signals
     assert (signal.name, signal.low, signal.high, signal.high_step, signal.trend) == ("expert_overload", 0.1, 6, 60, 1)
 
