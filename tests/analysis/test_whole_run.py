@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What counters and gauges of all processes say about a whole run: ends of trajectories, and weight syncs."""
+"""What counters and gauges of all processes say about a whole run: ends of trajectories, weight syncs, and memory."""
 
-from verl_otel.analysis import trajectory_ends, weight_syncs
+from verl_otel.analysis import process_memory, trajectory_ends, weight_syncs
 from verl_otel.analysis.model import Series
 from verl_otel.cli import wording
 
@@ -66,3 +66,25 @@ def test_a_sync_is_that_of_the_slowest_process_of_each_kind():
         "2.0 KiB in 1.00 s, 2.0 KiB a second: receive 750 ms, load 250 ms (medians of rollout-0)",
     ]
     assert weight_syncs.find(series[1:2]) == [], "without a size there is no rate"
+
+
+def test_memory_is_that_of_the_processes_that_grew_most_since_the_newest_attempt_began():
+    """The name of a process is the same in each attempt; one value proves no growth."""
+
+    def resident(*values, **labels):
+        return Series(
+            "process.memory.usage", tuple(labels.items()), tuple(range(len(values))), tuple(map(float, values))
+        )
+
+    series = [
+        resident(8192, 1024, 3072, 2048),
+        resident(1024, 1024, 5120, instance="agent_loop-0"),
+        resident(9216, instance="reward-0"),
+        resident(1024, 2048, 2048, instance="rank-0"),
+        resident(1024, 2048, 1024, instance="rank-1"),
+    ]
+    assert list(wording.describe_memory(process_memory.find(series, [1]))) == [
+        "   5.0 KiB  agent_loop-0: 1.0 KiB at its first record",
+        "   2.0 KiB  trainer: 1.0 KiB at its first record, at most 3.0 KiB",
+        "   2.0 KiB  rank-0: 2.0 KiB at its first record",
+    ]

@@ -130,6 +130,12 @@ def test_a_score_that_is_the_reward_is_no_signal_of_its_own():
     assert [signal.name for signal in judge(30, **{REWARD: 0}).signals] == ["reward_mean"]
 
 
+def test_experts_that_get_more_tokens_than_others_are_a_signal():
+    """The scalar of verl is by how much the busiest expert of all layers exceeds the mean, as a share of it."""
+    (signal,) = judge(60, **{"rollout/moe/max_vio/max": lambda step: step / 10}).signals
+    assert (signal.name, signal.low, signal.high, signal.high_step, signal.trend) == ("expert_overload", 0.1, 6, 60, 1)
+
+
 def test_a_run_without_scalars_has_nothing():
     """Neither with steps nor without."""
     for learning in (signals.judge([], profiles.load()), judge(30, **{"timing_s/gen": 1})):

@@ -29,7 +29,7 @@ from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import off_policy, own_workers
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli.documents.base import OffPolicy
-from verl_otel.cli.documents.explain import Balance, Cost, Persistence, TrajectoryEnds, WeightSync
+from verl_otel.cli.documents.explain import Balance, Cost, Persistence, ProcessMemory, TrajectoryEnds, WeightSync
 from verl_otel.cli.formatting import number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
@@ -343,6 +343,13 @@ def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
         parts = ", ".join(f"{part} {seconds(value)}" for part, value in sync.parts.items())
         rate = f", {show_bytes(sync.bytes / sync.seconds)} a second" if sync.seconds else ""
         yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
+
+
+def describe_memory(processes: Iterable[ProcessMemory]) -> Iterator[str]:
+    """Yield the resident memory of processes: what each had first, and has now."""
+    for one in processes:
+        highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
+        yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {show_bytes(one.first)} at its first record{highest}"
 
 
 def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:

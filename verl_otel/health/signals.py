@@ -55,6 +55,7 @@ LEARNING: Final[dict[str, Keys]] = {
     "staleness": ("training/off_policy/trajectory_staleness/mean",),
     "stale_samples": ("fully_async/count/stale_samples_processed",),
     "trainer_idle_ratio": ("fully_async/trainer/idle_ratio",),
+    "expert_overload": ("rollout/moe/max_vio/max",),
     **_select(ROLLOUT, "response_length_mean", "response_clip_ratio", "aborted_ratio"),
 }
 """Signals of the learning, named as in the run log of verl-otel, and the keys of verl that have them; the first that a run has counts."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from verl_otel.analysis import findings, learning, model, step_lengths, trajectory_ends, weight_syncs
+from verl_otel.analysis import findings, learning, model, process_memory, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
@@ -211,6 +211,15 @@ class WeightSync(Document):
     parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
 
 
+class ProcessMemory(Document):
+    """Resident memory of the processes that grew most in the newest attempt, the most first."""
+
+    instance: Annotated[str, about("the process")]
+    first: Annotated[float, about("bytes at the first record")]
+    newest: Annotated[float, about("bytes at the newest record")]
+    highest: Annotated[float, about("bytes")]
+
+
 class TrajectoryEnds(Document):
     """Numbers of trajectories of the training."""
 
@@ -227,6 +236,7 @@ class WholeRun(Document):
     cost: RunCost | None
     trajectories: TrajectoryEnds
     weight_sync: tuple[WeightSync, ...]
+    memory: tuple[ProcessMemory, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
@@ -301,6 +311,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=trajectory_ends.count(run.series, find_restarts(run.manifest)),
             weight_sync=weight_syncs.find(run.series),
+            memory=process_memory.find(run.series, find_restarts(run.manifest)),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=[
                 {
