@@ -253,7 +253,8 @@ class Aggregator(msgspec.Struct, dict=True):
             self._discard(self._waiting.pop(next(iter(self._waiting))))
 
     def _discard(self, trajectory: Trajectory) -> None:
-        """Count the tokens of a trajectory that no step trained on."""
+        """Count a trajectory that no step trained on, and its tokens."""
+        self.tally.without_step += trajectory.step is None and not trajectory.submitter
         if trajectory.generated_tokens:
             tokens_by_reason = self._unused.setdefault(trajectory.step, {})
             reason = find_unused_reason(trajectory)
