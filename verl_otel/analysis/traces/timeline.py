@@ -20,6 +20,7 @@ from verl_otel.analysis.traces.span_names import (
     GENERATE,
     PHASE_PREFIX,
     REWARD,
+    STEP,
     TOOL_PREFIX,
     TRAJECTORY,
     TURN,
@@ -312,6 +313,11 @@ TOLERANCE_NS: Final = 10_000_000
 _CONSUMED: Final = {attr.LINK_TYPE: "consumed"}
 _EVICTED: Final = {attr.LINK_TYPE: "evicted"}
 _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
+
+
+def is_open_step(root: Node) -> bool:
+    """Return whether a root is a step that has not ended."""
+    return root.span.name == STEP and attr.OPEN_AGE in root.span.attributes
 
 
 def consumes_submitted(root: Node) -> bool:
