@@ -32,8 +32,8 @@ from verl_otel.semconv import attributes as attr
 _LLM_NAMES: Final = ("chat", "text_completion")
 _UPDATE: Final = "update_"
 """Begin of the names of methods that train; those of weights, which begin so, too, have no samples."""
-_ENVIRONMENT: Final = ("tool", "reward")
-"""Kinds of activities that answer the model. If one of them fails, the score may say nothing of the answer."""
+_CALLS: Final = ("llm", "tool", "reward")
+"""Kinds of activities whose failure may be why the score says nothing of the answer."""
 _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "reward"}
 """Kinds of activity of spans whose name determines it."""
 SUBMITTED_BY: Final = "submitted_by"
@@ -246,7 +246,7 @@ def _find_failures(members: Iterable[Trajectory]) -> tuple[Failure, ...]:
         if member.score == 0:
             unrewarded.add(member.trace_id)
         for activity in member.activities:
-            if activity.failed and activity.kind in _ENVIRONMENT:
+            if activity.failed and activity.kind in _CALLS:
                 calls[activity.kind, activity.name][member.trace_id] += 1
     found = [
         Failure(*key, counts.total(), len(counts), len(unrewarded & counts.keys())) for key, counts in calls.items()
