@@ -33,10 +33,10 @@ MAX_BLOCKINGS: Final = 10_000
 PROCESS: Final = "process"
 """Reason of an interval in which the process did not run at all."""
 NAMES: Final = {
-    PROCESS: "the process did not run",
+    PROCESS: "the process did not run, stopped or waiting for a CPU",
     "collection": "garbage collection",
     "cpu": "no CPU",
-    "interpreter": "another thread that held the interpreter lock",
+    "interpreter": "a call into C that held the interpreter lock",
     "executor": "no free thread of the executor",
 }
 """Names of what paused a process, by reason."""
