@@ -61,7 +61,8 @@ def test_a_stopped_process_is_named(story, role):
     )  # fmt: skip
     assert verdict.seconds == pytest.approx(2.5, abs=0.1)
     text = explain.render(run)
-    assert f"{role}-0 was paused for 2.50 s: {STOPPED}." in text
+    phase = " in adv" if role == "trainer" else ""
+    assert f"{role}-0 was paused for 2.50 s{phase}: {STOPPED}." in text
     assert "paused process: " in text
 
 

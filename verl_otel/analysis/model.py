@@ -196,6 +196,8 @@ class Verdict(NamedTuple):
     """Whether it is about a trajectory that failed or was cancelled."""
     lost_calls: int = 0
     """Calls of the awaited trajectory that failed, where they took most of its excess."""
+    during: str = ""
+    """Phase of the process in which it was paused all that time; empty: none, or several."""
     rests_on: str = "spans"
     """One of `kinds.EVIDENCE`."""
 

@@ -126,6 +126,7 @@ def describe_verdict(verdict: Verdict) -> str:
         within=_within(verdict),
         where=f", at {verdict.line}" if place and place not in verdict.cause_name else "",
         waited=waited,
+        during=f" in {show(verdict.during, LONGEST_NAME)}" if verdict.during else "",
     )
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"

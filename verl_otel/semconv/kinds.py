@@ -112,7 +112,7 @@ class Subject(NamedTuple):
 
     sentence: str
     """What it did. Fields: ``subject``, ``cause`` (words of the work that took the time), ``more`` (its excess), ``at`` (turn and process),
-    ``within`` (the part of the phase), ``where`` (line of code), ``waited`` (what else was held up)."""
+    ``within`` (the part of the phase), ``where`` (line of code), ``waited`` (what else was held up), ``during`` (the phase of a pause)."""
     advice: str = ""
     """Key of `ADVICE`; empty: that of the work that took the time."""
 
@@ -129,7 +129,7 @@ SUBJECTS: Final = {
     "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
     "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
     "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
-    "process": Subject("{subject} was paused for {more}: {cause_name}."),
+    "process": Subject("{subject} was paused for {more}{during}: {cause_name}."),
 }
 """By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait."""
 EVIDENCE: Final = {

@@ -52,6 +52,7 @@ class Verdict(Cause):
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
     failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
     lost_calls: Annotated[int, about("calls of the trajectory that failed, where they took most of the excess")]
+    during: Annotated[str, about("phase of the process in which it was paused; empty: none, or several")]
     rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
 
 
