@@ -16,6 +16,7 @@ from verl_otel.model import SpanRecord
 
 SLOW = 4
 """The step in which a process is paused."""
+STOPPED = "the process did not run, stopped or waiting for a CPU"
 
 
 def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by=""):
@@ -56,11 +57,12 @@ def test_a_stopped_process_is_named(story, role):
     assert list(held) == [SLOW]
     (verdict,) = held[SLOW]
     assert (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name) == (
-        "process", f"{role}-0", "paused", "the process did not run",
+        "process", f"{role}-0", "paused", STOPPED,
     )  # fmt: skip
     assert verdict.seconds == pytest.approx(2.5, abs=0.1)
     text = explain.render(run)
-    assert f"{role}-0 was paused for 2.50 s: the process did not run." in text
+    phase = " in adv" if role == "trainer" else ""
+    assert f"{role}-0 was paused for 2.50 s{phase}: {STOPPED}." in text
     assert "paused process: " in text
 
 
@@ -76,7 +78,7 @@ def test_a_pause_is_one_verdict_also_where_a_rank_is_slow_besides(story):
     ("reason", "name"),
     [
         ("collection", "garbage collection"),
-        ("interpreter", "another thread that held the interpreter lock"),
+        ("interpreter", "a call into C that held the interpreter lock"),
         ("cpu", "no CPU"),
         ("executor", "no free thread of the executor"),
     ],
@@ -132,7 +134,7 @@ def test_a_process_without_telemetry_is_named(story):
     """The process that watches the node has recorded that another one was stopped."""
     run = summary.explain([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])
     (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
-    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", "the process did not run")
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
 
 def add_causes(story, *works, pause=0.0, overlap=0.0):
@@ -166,8 +168,8 @@ def add_causes(story, *works, pause=0.0, overlap=0.0):
 @pytest.mark.parametrize(
     ("works", "pause", "overlap", "causes", "longer"),
     [
-        ([("search", 1.9)], 1.5, 0.0, [("search", 1.9), ("the process did not run", 1.5)], 3.4),
-        ([("search", 1.9)], 1.5, 1.0, [("the process did not run", 1.5), ("search", 0.9)], 2.4),
+        ([("search", 1.9)], 1.5, 0.0, [("search", 1.9), (STOPPED, 1.5)], 3.4),
+        ([("search", 1.9)], 1.5, 1.0, [(STOPPED, 1.5), ("search", 0.9)], 2.4),
         ([("search", 1.9), ("lookup", 1.5)], 0.0, 0.0, [("search", 1.9), ("lookup", 1.5)], 3.4),
     ],
 )

@@ -63,6 +63,16 @@ def test_parts_cover_the_start_up_without_a_gap(intervals):
     assert sum(length for _, length in texts) == 100
 
 
+def test_the_first_step_is_none_of_it_while_it_is_open(tmp_path):
+    story = Story(tmp_path / "r1")
+    loop = story.process("process")
+    step = loop.still_open("verl.step", 2, 9)
+    loop.span("verl.phase.gen", 2, 8, step)
+    story.manifest(attempts=[{"started": T0 + 1}])
+    (only,) = summary.explain([story.write()]).start_ups
+    assert only.seconds == pytest.approx(1)
+
+
 def test_each_attempt_has_its_own(tmp_path):
     """It begins where the manifest says that the attempt was started, and ends with the first step of the attempt."""
     story = Story(tmp_path / "r1")

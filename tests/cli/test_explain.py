@@ -198,6 +198,9 @@ def test_what_is_not_known_is_said(call, held, explained):
     assert "  the clock of n2 was 500 ms behind, give or take 20 ms" in unknown
     assert not [line for line in unknown if "n3" in line]
     assert any(line.startswith("  2 spans have a parent in no file") for line in unknown)
+    explained(run._replace(state="running"))
+    assert "\n  2 spans have a parent that is not written yet\n" in call("explain", "r1").out
+    explained(run)
     assert "  GPU time: no process reports its GPUs" in unknown
     assert "rank" not in "\n".join(unknown).replace("3 of 4 ranks", "")
     late = tuple(

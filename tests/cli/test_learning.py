@@ -114,7 +114,7 @@ def test_an_own_loop_is_judged_by_its_reward_and_its_gauges(call, tmp_path):
     story.write()
     answer = json.loads(call("explain", "--json", story.folder).out)
     assert [(finding["kind"], finding["step"]) for finding in answer["findings"]] == [
-        ("nan", 7), ("reward_zero", 28)
+        ("nan", 7), ("reward_zero", 28), ("reward_fall", 30)
     ]  # fmt: skip
     assert [signal["name"] for signal in answer["signals"]] == ["reward_mean", "policy_loss"]
     section = " ".join(call("explain", story.folder).out.partition("\nLearning ")[2].split())

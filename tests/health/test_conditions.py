@@ -102,6 +102,22 @@ def test_noise_is_no_fall(make):
         assert replay([make(rng, n) for n in range(1000)], reward_fall=5) is None
 
 
+@pytest.mark.parametrize("high", [6, 15, 19, 20, 21, 60])
+def test_a_run_that_only_falls_has_not_risen(high):
+    """A reward of 1 that becomes 0 is found at its step, and what is lower after the best is no gain."""
+    rewards = [1.0] * high + [0.0] * 40
+    finding = replay(rewards, reward_fall=5)
+    assert (finding.began, describe(finding)) == (high + 1, "the reward fell from 1 to 0, for 5 steps")
+
+
+def test_a_gain_is_what_came_before_the_best():
+    """Rises by 0.5, has its best, and loses half of the gain slowly."""
+    rewards = [0.5] * 40 + [1.0] * 40 + [1 - 0.0125 * n for n in range(40)]
+    finding = replay(rewards, reward_fall=5)
+    assert finding.seen.gained == pytest.approx(0.5)
+    assert finding.seen.value == pytest.approx(0.75, abs=0.08)
+
+
 def test_a_fall_that_recovers_in_time_is_none():
     rewards = [min(1, n / 100) for n in range(200)] + [0.0] * 5 + [1.0] * 50
     assert replay(rewards, reward_fall=8) is None

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT, RecentPast, StepFollower
+from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT, RecentPast, StepFollower, find_jump
 
 
 def follow(values, **keywords):
@@ -75,3 +75,10 @@ def test_durations_too_short_to_matter_are_no_slowdown(usual, recent, ratio):
     for seconds in [usual] * BEFORE + [recent] * RECENT:
         found = follower.follow_changes({"generation": seconds})
     assert found == [("verl.training.change", "generation", pytest.approx(ratio))]
+
+
+@pytest.mark.parametrize("count", range(3, 60))
+def test_a_straight_line_has_no_jump_and_a_step_has_one(count):
+    assert find_jump([0.1 * n for n in range(count)]) is None
+    for place in range(1, count):
+        assert find_jump([0.1] * place + [0.7] * (count - place)) == place

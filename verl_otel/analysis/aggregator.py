@@ -253,7 +253,8 @@ class Aggregator(msgspec.Struct, dict=True):
             self._discard(self._waiting.pop(next(iter(self._waiting))))
 
     def _discard(self, trajectory: Trajectory) -> None:
-        """Count the tokens of a trajectory that no step trained on."""
+        """Count a trajectory that no step trained on, and its tokens."""
+        self.tally.without_step += trajectory.step is None and not trajectory.submitter
         if trajectory.generated_tokens:
             tokens_by_reason = self._unused.setdefault(trajectory.step, {})
             reason = find_unused_reason(trajectory)
@@ -341,7 +342,9 @@ class Aggregator(msgspec.Struct, dict=True):
                 self._gpu_account = self._begin_attempt(window)
             if window.draft is None:
                 attempt = 1 + sum(restart <= window.begin_ns for restart in self._restarts)
-                self.start_ups.append(divide(attempt, window.begin_ns, window.end_ns, window.roots))
+                opened = [root.span.start_ns for root in window.roots if timeline.is_open_step(root)]
+                end_ns = max(window.begin_ns, min([window.end_ns, *opened]))
+                self.start_ups.append(divide(attempt, window.begin_ns, end_ns, window.roots))
                 del self.start_ups[:-KEPT_START_UPS]
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)

@@ -194,6 +194,10 @@ class Verdict(NamedTuple):
     """Seconds that all causes of the awaited trajectory could have saved together; 0: it is about no trajectory."""
     failed: bool = False
     """Whether it is about a trajectory that failed or was cancelled."""
+    lost_calls: int = 0
+    """Calls of the awaited trajectory that failed, where they took most of its excess."""
+    during: str = ""
+    """Phase of the process in which it was paused all that time; empty: none, or several."""
     rests_on: str = "spans"
     """One of `kinds.EVIDENCE`."""
 
@@ -239,10 +243,10 @@ class Cost(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A tool, or the reward, whose calls failed in the trajectories that a step trained on."""
+    """A model, a tool, or the reward, whose calls failed in the trajectories that a step trained on."""
 
     kind: str
-    """``tool`` or ``reward``."""
+    """``llm``, ``tool`` or ``reward``."""
     name: str
     calls: int
     """Its calls that failed."""

@@ -38,7 +38,7 @@ class StartUp(NamedTuple):
     attempt: int
     start_ns: int
     end_ns: int
-    """Start of the first step, or the last record where there was none."""
+    """Start of the first step, which may not have ended, or the last record where there was none."""
     parts: tuple[StartUpPart, ...]
     """In the order of time, without a gap."""
 

@@ -57,6 +57,8 @@ def find_key(verdict: Verdict) -> str:
     """Return the key of a verdict in `ADVICE`."""
     if verdict.failed:
         return "failed trajectory"
+    if verdict.lost_calls:
+        return "failed calls"
     subject = SUBJECTS.get(verdict.kind)
     return (subject.advice if subject is not None else "") or _find_key(verdict.cause, verdict.cause_name)
 

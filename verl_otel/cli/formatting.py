@@ -15,6 +15,7 @@ from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProces
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli.documents.base import Document, to_plain
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.run_state import RunState
 
 DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
 """Where the pages are: an installation has none."""
@@ -159,6 +160,8 @@ def orphans(run: Explanation) -> str:
     if not count:
         return ""
     verb = "has" if count == 1 else "have"
+    if run.state == RunState.RUNNING.word:
+        return f"{counted(count, 'span')} {verb} a parent that is not written yet"
     return f"{counted(count, 'span')} {verb} a parent in no file: a process was killed in its last second, or its files are missing"
 
 

@@ -126,6 +126,7 @@ def describe_verdict(verdict: Verdict) -> str:
         within=_within(verdict),
         where=f", at {verdict.line}" if place and place not in verdict.cause_name else "",
         waited=waited,
+        during=f" in {show(verdict.during, LONGEST_NAME)}" if verdict.during else "",
     )
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"
@@ -137,9 +138,10 @@ def _name_late(late: Straggler | Persistence) -> str:
 
 
 def _place(verdict: Verdict) -> str:
+    lost = counted(verdict.lost_calls, "failed call") if verdict.lost_calls else ""
     turn = "" if verdict.turn is None else f"turn {verdict.turn}"
     where = f"on {verdict.instance}" if verdict.instance and verdict.instance not in verdict.subject else ""
-    details = ", ".join(detail for detail in (turn, where) if detail)
+    details = ", ".join(detail for detail in (lost, turn, where) if detail)
     return f" ({details})" if details else ""
 
 
@@ -217,8 +219,8 @@ def describe_first(steps: Sequence[Step]) -> str:
 
 
 def describe_failure(failure: Failure) -> str:
-    """Return the text about a tool, or the reward, whose calls failed in the trajectories of a step."""
-    name = f"{WORK[failure.kind].words} {failure.name}".rstrip()
+    """Return the text about a model, a tool, or the reward, whose calls failed in the trajectories of a step."""
+    name = f"{WORK[failure.kind].words.partition(',')[0]} {failure.name}".rstrip()
     zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
     calls, trajectories = counted(failure.calls, "call"), counted(failure.trajectories, "trajectory", "trajectories")
     return show(f"{name}: {calls} in {trajectories}{zero}")

@@ -12,7 +12,7 @@ from verl_otel.health.conditions import Finding
 _TEXTS: Final = {
     "nan": "{key} is {value}",
     "kl": "{key} {value:.3g} is above {limit:g}",
-    "reward_fall": "the reward fell from {before:.3g} to {value:.3g}, after it had risen by {gained:.3g}",
+    "reward_fall": "the reward fell from {before:.3g} to {value:.3g}{risen}",
     "plateau": "no better reward for {value} steps, and no rise in the last ones",
     "reward_zero": "the mean reward is exactly 0, which it was not before",
     "reward_range": "the mean reward {value:.3g} is {side} {limit:g}",
@@ -32,7 +32,8 @@ def describe(finding: Finding) -> str:
     """
     seen = finding.seen
     side = "below" if seen.value < seen.limit else "above"
-    text = _TEXTS[finding.kind].format(**seen._asdict(), side=side)
+    risen = f", after it had risen by {seen.gained:.3g}" if seen.gained > 0 else ""
+    text = _TEXTS[finding.kind].format(**seen._asdict(), side=side, risen=risen)
     return text if finding.steps == 1 else f"{text}, for {finding.steps} steps"
 
 

@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     before: float = math.nan
     """What it was before: the best, or the highest."""
     gained: float = math.nan
-    """By how much it had risen."""
+    """By how much it had risen before; 0: it had not."""
     since: int | None = None
     """Step at which it changed; None: the first of those for which the condition has held."""
 
@@ -124,8 +124,8 @@ class RewardFall:
     """Checks whether the reward has lost a share of what it had gained.
 
     The mean of five steps must lie below the best mean of twenty by more than ``reward_fall`` of the difference between
-    the best and the lowest such mean, and by more than the noise between steps explains: that of the last steps, and
-    that of the whole run.
+    the best and the lowest such mean before it, and by more than the noise between steps explains: that of the last
+    steps, and that of the whole run. A run that has gained nothing is measured against the noise alone.
 
     Args:
         share: The threshold ``reward_fall``; NaN: nothing is a fall.
@@ -137,7 +137,7 @@ class RewardFall:
         self._steps: deque[int] = deque(maxlen=LEVEL)
         self._differences: deque[float] = deque(maxlen=_RECENT)
         self._total, self._count = 0.0, 0
-        self._best, self._lowest = -math.inf, math.inf
+        self._best, self._lowest, self._gained = -math.inf, math.inf, 0.0
 
     def __call__(self, step: int, scalars: Scalars) -> Seen | None:
         """Add a step; return what was seen if the reward is down."""
@@ -149,14 +149,17 @@ class RewardFall:
         if self._count < LEVEL:
             return None
         mean, level = fmean(list(self._values)[-SMOOTHED:]), fmean(self._values)
-        self._best = max(self._best, level)
-        gained = self._best - self._lowest if math.isfinite(self._lowest) else 0.0
-        limit = max(self._share * gained, NOISE_FACTOR * self._find_noise() / math.sqrt(SMOOTHED))
-        if gained > 0 and self._best - mean > limit:
-            jump = find_jump(list(self._values))
-            return Seen("", mean, limit, self._best, gained, None if jump is None else self._steps[jump])
+        if level > self._best:
+            self._best, self._gained = level, max(0.0, level - self._lowest)
         self._lowest = min(self._lowest, level)
-        return None
+        limit = max(self._share * self._gained, NOISE_FACTOR * self._find_noise() / math.sqrt(SMOOTHED))
+        if not self._best - mean > limit:
+            return None
+        values = list(self._values)
+        jump, before = find_jump(values), self._best
+        if jump is not None and not self._gained:  # the first twenty values may hold a part of the fall
+            before = max(before, fmean(values[max(0, jump - SMOOTHED) : jump]))
+        return Seen("", mean, limit, before, self._gained, None if jump is None else self._steps[jump])
 
     def _add(self, reward: float) -> None:
         if self._values:

@@ -104,7 +104,8 @@ def measure_trend(values: Sequence[float]) -> float:
 def find_jump(values: Sequence[float]) -> int | None:
     """Return the place of the first value after a series jumped; None where it moved over many values, or did not move.
 
-    It is where two constants fit best, by least squares, if the five values on either side differ by most of what the constants differ by.
+    It is where two constants fit best, by least squares, if the values next to it on either side, five or a quarter of a short series, differ
+    by most of what the constants differ by.
     """
     sums = [0.0, *itertools.accumulate(values)]
     count = len(values)
@@ -112,16 +113,17 @@ def find_jump(values: Sequence[float]) -> int | None:
     def difference(place: int) -> float:
         return (sums[count] - sums[place]) / (count - place) - sums[place] / place
 
-    if count < 2:  # noqa: PLR2004 - it has no two sides
+    if count < 3:  # noqa: PLR2004 - two values are both a line and a jump
         return None
     jump = max(range(1, count), key=lambda place: difference(place) ** 2 * place * (count - place))
-    near = fmean(values[jump : jump + SMOOTHED]) - fmean(values[max(0, jump - SMOOTHED) : jump])
+    size = max(1, min(SMOOTHED, count // 4))
+    near = fmean(values[jump : jump + size]) - fmean(values[max(0, jump - size) : jump])
     whole = difference(jump)
     return jump if whole and near / whole > _JUMP else None
 
 
 _JUMP: Final = 0.8
-"""Of a straight line of twenty values it is half."""
+"""Of a straight line it is two thirds of three values, and half or less of more."""
 
 
 # -- Both, of the steps of a run, as metrics --

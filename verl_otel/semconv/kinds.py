@@ -20,9 +20,10 @@ ADVICE: Final = {
     "trajectory, so that what took the time is not known",
     "failed trajectory": "look at why it failed (verl-otel report lists the slowest trajectories): its samples are lost, and a shorter time-out "
     "for what it waited for would have ended it earlier",
+    "failed calls": "look at why the calls failed (their spans have the exception), give them a shorter time-out, or try again less often",
     "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
-    "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, "
-    "a debugger",
+    "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, calls into C "
+    "that keep the interpreter lock, also of the main thread (in another process they block nobody), a signal or a debugger",
     "no free slot": "let more trajectories start at once [rollout.agent.num_workers]",
     "noticed late": "beyond the trainer's interval of 2 s between two looks, look at your own sampler, and at the processes and the network of TransferQueue",
     "long generation": "limit the length of responses [data.max_response_length] and the number of turns, or train asynchronously",
@@ -111,7 +112,7 @@ class Subject(NamedTuple):
 
     sentence: str
     """What it did. Fields: ``subject``, ``cause`` (words of the work that took the time), ``more`` (its excess), ``at`` (turn and process),
-    ``within`` (the part of the phase), ``where`` (line of code), ``waited`` (what else was held up)."""
+    ``within`` (the part of the phase), ``where`` (line of code), ``waited`` (what else was held up), ``during`` (the phase of a pause)."""
     advice: str = ""
     """Key of `ADVICE`; empty: that of the work that took the time."""
 
@@ -128,7 +129,7 @@ SUBJECTS: Final = {
     "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
     "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
     "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
-    "process": Subject("{subject} was paused for {more}: {cause_name}."),
+    "process": Subject("{subject} was paused for {more}{during}: {cause_name}."),
 }
 """By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait."""
 EVIDENCE: Final = {

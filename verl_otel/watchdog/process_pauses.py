@@ -25,7 +25,7 @@ from verl_otel.semconv import attributes as attr
 PAUSED_SECONDS: Final = 0.2
 """Shortest pause."""
 COLLECTION, CPU, INTERPRETER, PROCESS, EXECUTOR = "collection", "cpu", "interpreter", "process", "executor"
-"""Reasons: a collection of garbage; no CPU; another thread held the interpreter lock; the process was stopped; no thread of the default
+"""Reasons: a collection of garbage; no CPU; a call into C held the interpreter lock; the process was stopped; no thread of the default
 executor of an event loop was free."""
 QUEUED_SHARE: Final = 0.5
 """Share of the time for which a thread has to wait in the run queue."""

@@ -144,6 +144,16 @@ def test_orphans_are_counted(story):
     assert find(story).orphans == 2
 
 
+def test_trajectories_without_a_step_are_those_that_none_took(story):
+    """One that began between two steps belongs to the step that trained on it."""
+    loop = story.process("process")
+    taken, _ = (stories.trajectory(loop, 0, 1, uid=uid, step=None) for uid in ("taken", "left"))
+    stories.step(loop, 1, 2, 3, consumed=[taken], verl__step__lineage="submitted")
+    (text,) = find(story).missing
+    assert "1 trajectory belongs to no step" in text
+    assert "verl_otel.consume" in text
+
+
 def test_the_dead_are_told_from_those_at_work(story):
     """A process with open work that fell silent while others went on is dead; one that wrote just now is not."""
     trainer, dead, alive = story.process(), story.process("agent_loop"), story.process("agent_loop", 1)

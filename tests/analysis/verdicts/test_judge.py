@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import plans
-from verl_otel.analysis.model import Straggler
+from verl_otel.analysis.model import Activity, Straggler
 from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD
 from verl_otel.analysis.verdicts.judge import Judge, examine
 from verl_otel.cli import advice, wording
@@ -105,6 +105,18 @@ def test_an_awaited_trajectory_that_failed_says_so():
     assert verdict.failed
     assert advice.find_key(verdict) == "failed trajectory"
     assert f"Trajectory {late.label}, which failed, delayed it" in wording.describe_verdict(verdict)
+
+
+@pytest.mark.parametrize(("failed", "key"), [(3, "failed calls"), (1, "long generation"), (0, "long generation")])
+def test_calls_that_failed_are_no_long_generation(failed, key):
+    """Where most of the excess are calls that failed, the advice is about these."""
+    times = [(n * S, (n + 1) * S) for n in range(5)]
+    activities = [Activity("llm", "m", "agent_loop-0", *each, None, n < failed) for n, each in enumerate(times)]
+    peers = [f.roll(0, S, f.chat(0, S)) for _ in range(7)]
+    late = f.roll(0, 5 * S, *(f.chat(*each) for each in times))._replace(activities=tuple(activities))
+    (verdict,) = judge(gen(*peers), gen(*peers, late), gen(*peers))[1]
+    assert (verdict.seconds, advice.find_key(verdict)) == (4.0, key)
+    assert (f"({failed} failed calls" in wording.describe_verdict(verdict)) == (failed == 3)
 
 
 def test_a_slow_reward_of_one():

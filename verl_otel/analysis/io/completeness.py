@@ -14,7 +14,7 @@ from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Completeness, OpenSpan, Process, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, TRAJECTORY, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node, Trace
-from verl_otel.model import SAMPLED, SpanRecord
+from verl_otel.model import SAMPLED
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT
 
@@ -35,7 +35,7 @@ class Tally(msgspec.Struct):
     ranks: Counter[tuple[str, int, int]] = msgspec.field(default_factory=Counter)
     """Number of calls by group, answering ranks and expected ranks."""
     without_step: int = 0
-    """Trajectories that belong to no step, although they ran in a process of their own loop."""
+    """Trajectories that no step has submitted or taken, and that name none."""
     trajectories: int = 0
     not_kept: int = 0
     """Trajectories of which only the root span was kept."""
@@ -46,7 +46,6 @@ class Tally(msgspec.Struct):
         """Count what is missing in a trace. OpenSpan spans are part of it, and nothing below them is missing."""
         self.orphans += trace.orphans
         waiting = list(trace.roots)
-        self.without_step += sum(_has_no_step(node.span) for node in trace.roots)
         whole = [bool(node.span.flags & SAMPLED) for node in trace.roots if node.span.name == TRAJECTORY]
         self.trajectories += len(whole)
         self.not_kept += whole.count(False)
@@ -117,8 +116,8 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
     if tally.without_step and not _is_verl(processes, manifest):
         verb = "belongs" if tally.without_step == 1 else "belong"
         texts.append(
-            f"steps: {counted(tally.without_step, 'trajectory', 'trajectories')} {verb} to no step: give verl_otel.trajectory(step=NUMBER), or bind the "
-            "function that a thread calls by verl_otel.bind_context"
+            f"steps: {counted(tally.without_step, 'trajectory', 'trajectories')} {verb} to no step: give verl_otel.trajectory(step=NUMBER), call "
+            "verl_otel.consume in the step that trains on them, or bind the function that a thread calls by verl_otel.bind_context"
         )
     if tally.not_kept:
         texts.append(
@@ -163,13 +162,6 @@ def _is_verl(processes: Iterable[Process], manifest: Mapping[str, Any]) -> bool:
     return bool(manifest.get(attr.VERL_VERSION) or manifest.get(attr.ENGINE)) or any(
         process.resource.text(attr.ROLE) == _LLM_SERVER for process in processes
     )
-
-
-def _has_no_step(span: SpanRecord) -> bool:
-    """Return whether a span is a trajectory that no step has submitted, and that names none."""
-    values = span.attributes
-    is_trajectory = span.name == TRAJECTORY and not span.links and attr.STEP_NUMBER not in values
-    return is_trajectory and not values.get(attr.VALIDATE)
 
 
 def _int(value: object) -> int:

@@ -20,6 +20,7 @@ from verl_otel.analysis.traces.span_names import (
     GENERATE,
     PHASE_PREFIX,
     REWARD,
+    STEP,
     TOOL_PREFIX,
     TRAJECTORY,
     TURN,
@@ -31,8 +32,8 @@ from verl_otel.semconv import attributes as attr
 _LLM_NAMES: Final = ("chat", "text_completion")
 _UPDATE: Final = "update_"
 """Begin of the names of methods that train; those of weights, which begin so, too, have no samples."""
-_ENVIRONMENT: Final = ("tool", "reward")
-"""Kinds of activities that answer the model. If one of them fails, the score may say nothing of the answer."""
+_CALLS: Final = ("llm", "tool", "reward")
+"""Kinds of activities whose failure may be why the score says nothing of the answer."""
 _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "reward"}
 """Kinds of activity of spans whose name determines it."""
 SUBMITTED_BY: Final = "submitted_by"
@@ -245,7 +246,7 @@ def _find_failures(members: Iterable[Trajectory]) -> tuple[Failure, ...]:
         if member.score == 0:
             unrewarded.add(member.trace_id)
         for activity in member.activities:
-            if activity.failed and activity.kind in _ENVIRONMENT:
+            if activity.failed and activity.kind in _CALLS:
                 calls[activity.kind, activity.name][member.trace_id] += 1
     found = [
         Failure(*key, counts.total(), len(counts), len(unrewarded & counts.keys())) for key, counts in calls.items()
@@ -312,6 +313,11 @@ TOLERANCE_NS: Final = 10_000_000
 _CONSUMED: Final = {attr.LINK_TYPE: "consumed"}
 _EVICTED: Final = {attr.LINK_TYPE: "evicted"}
 _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
+
+
+def is_open_step(root: Node) -> bool:
+    """Return whether a root is a step that has not ended."""
+    return root.span.name == STEP and attr.OPEN_AGE in root.span.attributes
 
 
 def consumes_submitted(root: Node) -> bool:

@@ -33,10 +33,10 @@ MAX_BLOCKINGS: Final = 10_000
 PROCESS: Final = "process"
 """Reason of an interval in which the process did not run at all."""
 NAMES: Final = {
-    PROCESS: "the process did not run",
+    PROCESS: "the process did not run, stopped or waiting for a CPU",
     "collection": "garbage collection",
     "cpu": "no CPU",
-    "interpreter": "another thread that held the interpreter lock",
+    "interpreter": "a call into C that held the interpreter lock",
     "executor": "no free thread of the executor",
 }
 """Names of what paused a process, by reason."""
@@ -335,10 +335,18 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         if blockings[0].reason in _USUAL and step.seconds - usual < seconds / 2:
             continue
         waiting = _count_waiting(members, blockings)
-        verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting))
+        during = _find_phase(blockings)
+        verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting, during=during))
         for blocking in blockings:
             covered[blocking.work] = covered.get(blocking.work, 0.0) + _count_seconds([blocking])
     return Blocked(tuple(verdicts), covered)
+
+
+def _find_phase(blockings: Iterable[Blocking]) -> str:
+    """Return the phase in which the process itself was paused, if it was the only one. Without a CPU it may be another process."""
+    works = {("", "") if blocking.reason == "cpu" else blocking.work for blocking in blockings}
+    (kind, name), *others = works
+    return name if kind == "phase" and not others else ""
 
 
 def _count_seconds(blockings: Iterable[Blocking]) -> float:

@@ -17,6 +17,7 @@ from verl_otel.analysis.model import Step, Trajectory, Verdict
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.baselines import (
+    DETAIL_SHARE,
     GROUP_SHARE,
     LOOK_AHEAD,
     PHASE_SECONDS,
@@ -88,6 +89,7 @@ def judge_awaited_work(
         step.uncertainty,
         lead=lead,
         failed=single and work.failed,
+        lost_calls=len(work.lost) if single and sum(work.lost) >= DETAIL_SHARE * excess else 0,
     )
 
 

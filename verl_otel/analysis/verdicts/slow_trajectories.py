@@ -113,6 +113,8 @@ class AwaitedWork(NamedTuple):
     """End of the last of the remaining trajectories."""
     failed: bool = False
     """Whether the awaited trajectory failed or was cancelled."""
+    lost: tuple[float, ...] = ()
+    """Seconds of each of its calls of this kind that failed meanwhile."""
 
 
 def measure_spans(members: Sequence[Trajectory]) -> dict[Key, list[float]]:
@@ -242,6 +244,11 @@ def _make_awaited_work(
         late,
         rest_ns,
         awaited.stopped,
+        tuple(
+            (one.end_ns - one.start_ns) / 1e9
+            for one in awaited.activities
+            if one.failed and one.kind == what[0] and span.start_ns <= one.start_ns < span.end_ns
+        ),
     )
 
 

@@ -51,6 +51,8 @@ class Verdict(Cause):
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
     failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
+    lost_calls: Annotated[int, about("calls of the trajectory that failed, where they took most of the excess")]
+    during: Annotated[str, about("phase of the process in which it was paused; empty: none, or several")]
     rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
 
 
@@ -113,9 +115,9 @@ class RunCost(Cost):
 
 
 class Failure(Document):
-    """Tools, or the reward, whose calls failed in the trajectories that a step trained on."""
+    """Models, tools, or the reward, whose calls failed in the trajectories that a step trained on."""
 
-    kind: Annotated[str, about("tool or reward")]
+    kind: Annotated[str, about("llm, tool or reward")]
     name: str
     calls: Annotated[int, about("its calls that failed")]
     trajectories: Annotated[int, about("trajectories with such a call")]
