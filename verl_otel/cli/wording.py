@@ -9,7 +9,7 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import model, step_lengths
-from verl_otel.analysis.findings import sum_longer
+from verl_otel.analysis.findings import Held
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import (
@@ -179,15 +179,13 @@ def name_part(part: Part) -> str:
     return words[part.kind]
 
 
-def describe_held(steps: Sequence[Step]) -> str:
+def describe_held(held: Held) -> str:
     """Return how many of the steps of a run took longer than usual, and by how much in all."""
-    held = [step for step in steps if step.verdicts]
-    late = sum(all(verdict.kind == "between" for verdict in step.verdicts) for step in held)
-    count = f"{len(held) - late:,} of {counted(len(steps), 'step')} took longer than usual"
-    after = f", after {late:,} the next one started late" if late else ""
-    explained, rest = sum_longer(steps)
-    unexplained = f", of which {seconds(rest)} are not explained" if rest else ""
-    return f"{count}{after}, by {seconds(explained + rest)} in all{unexplained}"
+    if not held.long and not held.late:
+        return f"none of {counted(held.of, 'step')} took longer than usual"
+    after = f", after {held.late:,} the next one started late" if held.late else ""
+    unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
+    return f"{held.long:,} of {counted(held.of, 'step')} took longer than usual{after}, by {seconds(held.seconds)} in all{unexplained}"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:

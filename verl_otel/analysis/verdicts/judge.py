@@ -287,7 +287,7 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
     return list(worst.values())
 
 
-# -- By how much a step was longer than usual: the combined savings of its verdicts --
+# -- What the causes of a step cost together: the combined savings of its verdicts --
 
 _BETWEEN = "between"
 ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
@@ -297,17 +297,22 @@ _INTERVALS: tuple[str, ...] = ("loop", "process")
 
 
 def sum_savings(step: Step) -> float:
-    """Return the seconds by which the period of a step was longer than usual, 0 without verdicts.
+    """Return the seconds that the causes of a step, and of what follows it, cost; 0 without verdicts.
 
     Phases are sequential, so that what their causes cost adds up. A verdict whose phase is unknown may be about any of them. What follows the
     step is apart from it, and its parts follow one another.
     """
     by_phase: dict[str, list[Verdict]] = {}
     for verdict in step.verdicts:
-        by_phase.setdefault(_phase(step, verdict), []).append(verdict)
+        if verdict.kind != _BETWEEN:
+            by_phase.setdefault(_phase(step, verdict), []).append(verdict)
     unknown = _sum_phase(by_phase.pop("", []))
-    between = min(step.between, sum(verdict.saved for verdict in by_phase.pop(_BETWEEN, [])))
-    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + between
+    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + sum_between(step)
+
+
+def sum_between(step: Step) -> float:
+    """Return by how many seconds the next step started late, 0 without verdicts on what follows a step."""
+    return min(step.between, sum(verdict.saved for verdict in step.verdicts if verdict.kind == _BETWEEN))
 
 
 def _sum_phase(verdicts: Iterable[Verdict]) -> float:
@@ -336,8 +341,6 @@ def sum_shared(step: Step) -> float:
 
 def _phase(step: Step, verdict: Verdict) -> str:
     """Return the phase that a verdict is about, empty where it is unknown."""
-    if verdict.kind == _BETWEEN:
-        return _BETWEEN
     if verdict.kind == "phase":
         return verdict.subject
     lengths: dict[str, int] = {}
