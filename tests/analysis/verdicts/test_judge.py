@@ -98,6 +98,14 @@ def test_a_slow_tool_is_named_with_its_size(size, step):
     assert verdict.saved == pytest.approx(size, rel=0.2)
 
 
+def test_two_slow_calls_of_a_trajectory_are_one_sum():
+    """Both delayed it, so that no turn is named; without both the step would have been shorter by their sum."""
+    (verdict,) = plan(3, at2={"tool 5/0": 2.0, "tool 5/1": 2.5})[1]
+    assert (verdict.kind, verdict.turn) == ("trajectory", None)
+    assert verdict.seconds == pytest.approx(4.5, rel=0.1)
+    assert verdict.saved == pytest.approx(verdict.seconds, rel=0.1)
+
+
 def test_an_awaited_trajectory_that_failed_says_so():
     """With the advice for that: its samples are lost, whatever it waited for."""
     late = slow(9)._replace(failed=True)

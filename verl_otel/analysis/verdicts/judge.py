@@ -63,7 +63,8 @@ def judge_awaited_work(
         max(baseline.median for baseline in beyond) if starting else min(baseline.median for baseline in beyond)
     )
     excess = min(work.seconds - typical_seconds, work.inside)
-    alone, together, lead, group = _shorten(work, typical_seconds, excess, floor)
+    again = _beyond(work.again, typical_seconds, floor)
+    alone, together, lead, group = _shorten(work, typical_seconds, excess + again, floor)
     kind, subject, saved = "trajectory", work.label, alone
     if alone < GROUP_SHARE * together:
         kind, subject = _name_group(work, group)
@@ -80,10 +81,10 @@ def judge_awaited_work(
         subject,
         work.kind,
         work.name,
-        excess,
+        excess + again if single else excess,
         saved,
         work.wait.trace_id if single else 0,
-        work.turn if single else None,
+        work.turn if single and not again else None,
         work.instance,
         step.uncertainty,
         lead=lead,
@@ -96,11 +97,13 @@ def _shorten(
 ) -> tuple[float, float, float, list[SlowTrajectory]]:
     """Return the seconds that a typical duration would have saved, in this trajectory alone and in all, and the other trajectories.
 
+    ``excess`` is that of all occurrences in the awaited trajectory.
+
     The third value is what would have been saved at most, if the awaited trajectory had taken no time: what others were waited for remains.
     """
     wait, group = work.wait, []
     others = in_time = max(work.rest_ns, wait.begin_ns)
-    alone = max(in_time, wait.end_ns - _to_ns(excess + _beyond(work.again, typical_seconds, floor)))
+    alone = max(in_time, wait.end_ns - _to_ns(excess))
     together = alone
     for late in work.late:
         beyond = _beyond(late.lengths, typical_seconds, floor)
