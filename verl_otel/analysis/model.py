@@ -196,6 +196,8 @@ class Verdict(NamedTuple):
     """Whether it is about a trajectory that failed or was cancelled."""
     rests_on: str = "spans"
     """One of `kinds.EVIDENCE`."""
+    cancelled: bool = False
+    """Whether it is about a trajectory that was cancelled."""
 
 
 class DeviceTime(NamedTuple):

@@ -116,7 +116,7 @@ def describe_verdict(verdict: Verdict) -> str:
         else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
     )
     text = sentence.format(
-        subject=f"{verdict.subject}, which failed," if verdict.failed else verdict.subject,
+        subject=f"{verdict.subject}, which {_end(cancelled=verdict.cancelled)}," if verdict.failed else verdict.subject,
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
@@ -130,6 +130,10 @@ def describe_verdict(verdict: Verdict) -> str:
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"
     return f"{text} Without that {what} {seconds(verdict.saved)} {by}."
+
+
+def _end(*, cancelled: bool) -> str:
+    return "was cancelled" if cancelled else "failed"
 
 
 def _name_late(late: Straggler | Persistence) -> str:
@@ -164,7 +168,7 @@ def _describe_wait(wait: SingleWait) -> str:
     return (
         f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
         f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
-        f"{', and failed' if wait.trajectory.stopped else ''}."
+        f"{f', and {_end(cancelled=wait.trajectory.cancelled)}' if wait.trajectory.stopped else ''}."
     )
 
 

@@ -106,13 +106,20 @@ def test_two_slow_calls_of_a_trajectory_are_one_sum():
     assert verdict.saved == pytest.approx(verdict.seconds, rel=0.1)
 
 
-def test_an_awaited_trajectory_that_failed_says_so():
+@pytest.mark.parametrize(
+    ("end", "words", "key"),
+    [
+        ({"failed": True}, "failed", "failed trajectory"),
+        ({"outcome": "cancelled"}, "was cancelled", "cancelled trajectory"),
+    ],
+)
+def test_an_awaited_trajectory_that_did_not_end_says_so(end, words, key):
     """With the advice for that: its samples are lost, whatever it waited for."""
-    late = slow(9)._replace(failed=True)
+    late = slow(9)._replace(**end)
     (verdict,) = judge(gen(*usual()), gen(*usual(), late), gen(*usual()))[1]
     assert verdict.failed
-    assert advice.find_key(verdict) == "failed trajectory"
-    assert f"Trajectory {late.label}, which failed, delayed it" in wording.describe_verdict(verdict)
+    assert advice.find_key(verdict) == key
+    assert f"Trajectory {late.label}, which {words}, delayed it" in wording.describe_verdict(verdict)
 
 
 def test_a_slow_reward_of_one():

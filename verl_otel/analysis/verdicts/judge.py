@@ -89,6 +89,7 @@ def judge_awaited_work(
         step.uncertainty,
         lead=lead,
         failed=single and work.failed,
+        cancelled=single and work.cancelled,
     )
 
 

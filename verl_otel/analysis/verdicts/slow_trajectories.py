@@ -113,6 +113,8 @@ class AwaitedWork(NamedTuple):
     """End of the last of the remaining trajectories."""
     failed: bool = False
     """Whether the awaited trajectory failed or was cancelled."""
+    cancelled: bool = False
+    """Whether it was cancelled."""
 
 
 def measure_spans(members: Sequence[Trajectory]) -> dict[Key, list[float]]:
@@ -242,6 +244,7 @@ def _make_awaited_work(
         late,
         rest_ns,
         awaited.stopped,
+        awaited.cancelled,
     )
 
 

@@ -51,6 +51,7 @@ class Verdict(Cause):
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
     line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
     failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
+    cancelled: Annotated[bool, about("it is about a trajectory that was cancelled")]
     rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
 
 
