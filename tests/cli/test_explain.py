@@ -407,6 +407,16 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch):
         monkeypatch.setattr(run_selection, "QUIET_SECONDS", 1.0)
 
 
+@pytest.mark.parametrize(("nanoseconds", "shown"), [(400_000, False), (2_000_000, True)])
+def test_no_time_until_the_next_step_has_no_line(nanoseconds, shown, call, explained):
+    """A block of 0 ms says nothing, also where all detail is asked for."""
+    steps = list(explanations.steps(explanations.HEALTHY, 4))
+    between = (("between", "", nanoseconds),)
+    steps[2] = steps[2]._replace(next_ns=steps[2].end_ns + nanoseconds, between_groups=between)
+    explained(explanations.explanation(steps))
+    assert ("  Then " in call("explain", "r1", "--step", "3").out) == shown
+
+
 def test_a_verdict_has_its_evidence(call, tmp_path):
     folder = stories.training(tmp_path / "r1", "r1").write()
     result = call("explain", "--brief", folder)

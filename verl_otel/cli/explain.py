@@ -315,7 +315,7 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
 def _between(step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
     sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
-    if whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds:
+    if round(step.between, 3) and (whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds):
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
 

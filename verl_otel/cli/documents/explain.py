@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from verl_otel.analysis import findings, learning, model, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting
+from verl_otel.analysis.levers.ranking import can_replay
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.windows import find_restarts
 from verl_otel.cli import advice, incidents, run_selection
@@ -395,5 +396,5 @@ def find_next(run: model.Explanation, steps: Sequence[model.Step], *, whole: boo
     unexplained = findings.choose_unexplained(run, steps)
     slow = [step for step in steps if step.verdicts or any(step is other for other in unexplained)]
     commands += [f"verl-otel explain {name} --step {step.number}" for step in slow if step.number is not None]
-    commands += [f"verl-otel levers {name}"] if run.recent_steps else []
+    commands += [f"verl-otel levers {name}"] if can_replay(run.recent_steps) else []
     return [*commands, f"verl-otel report {name}"]
