@@ -295,5 +295,8 @@ def test_the_title_has_what_no_cause_explains(story):
         stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
         now = end + 1.05
     text = explain.render(summary.explain([story.write()]))
-    assert "Step 4 took 5.70 s (others: median 2.20 s): 1.50 s are explained, 2.00 s are not." in text
+    assert (
+        "Step 4 took 5.70 s, 3.50 s longer than usual (others: median 2.20 s), of which 2.00 s are not explained."
+        in text
+    )
     assert "1 of 7 steps took longer than usual, by 3.50 s in all, of which 2.00 s are not explained (" in text

@@ -28,16 +28,25 @@ def check(folder, call):
 def check_steps(folder, call, explained, text):
     """The number of steps that were held, what each lost, and the sum; the share is of the time of all steps."""
     reported = json.loads(call("report", folder, "--json"))["steps"]
-    held = {identify(step): step["longer"] for step in explained["steps"] if step["verdicts"]}
+    held = {identify(step): step["longer"] + step["next_late"] for step in explained["steps"] if step["verdicts"]}
     compared = json.loads(call("compare", folder, folder, "--json"))["held"]["a"]
-    assert (compared["steps"], compared["of"]) == (len(held), len(reported))
+    longer = sum(step["longer"] > 0 for step in explained["steps"])
+    assert (compared["steps"], compared["of"]) == (longer, len(reported))
     assert compared["seconds"] == pytest.approx(sum(held.values()))
     columns = data.list_steps(summary.explain([folder]))
     saved = {identify(step): value for step, value in zip(reported, columns["saved"], strict=True)}
     assert {step: value for step, value in saved.items() if value} == pytest.approx(held, abs=0.01)
-    for (_, number), longer in held.items():
-        assert re.search(rf"Step {number}\b[^\n]* {re.escape(seconds(longer))} (longer than usual|are explained)", text)
+    for step in (step for step in explained["steps"] if step["verdicts"]):
+        title = next(line for line in text.splitlines() if re.match(rf"Step {step['number']}\b", line))
+        for key, words in (
+            ("longer", "(longer than usual|less)"),
+            ("unexplained", "are not explained"),
+            ("next_late", "late"),
+        ):
+            assert not step[key] or re.search(rf"{re.escape(seconds(step[key]))} {words}", title)
     if held:
+        assert compared["text"] in text or explained["counts"]["unexplained"]
+        assert compared["text"] in call("explain", folder, "--brief")
         share = sum(held.values()) / sum(step["seconds"] + step["between"] for step in reported)
         assert f"{seconds(sum(held.values()))} " in text
         assert f"({share:.0%} of the time of all steps and between them)" in text

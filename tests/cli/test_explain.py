@@ -27,6 +27,7 @@ from verl_otel.analysis.model import (
     Verdict,
 )
 from verl_otel.cli import advice, explain, run_selection
+from verl_otel.cli.page import data
 from verl_otel.semconv.kinds import ADVICE, WORK
 
 TOOL = ("tool", "python")
@@ -58,10 +59,10 @@ def test_the_step_that_was_held_is_explained(call, held, explained):
     assert result.code == 0
     assert lines[0] == "Run r1 · finished"
     assert (
-        "1 of 8 steps took longer than usual, by 9.50 s in all (21% of the time of all steps and between them)."
+        "1 of 8 steps took longer than usual, by 9.80 s in all (22% of the time of all steps and between them)."
         in lines
     )
-    assert lines[at] == "Step 7 took 14.20 s, 9.50 s longer than usual (others: median 4.40 s)."
+    assert lines[at] == "Step 7 took 14.20 s, 9.80 s longer than usual (others: median 4.40 s)."
     sentence = " ".join(line.strip() for line in lines[at + 1 : at + 3])
     assert sentence == (
         "Trajectory 5ee0d1c4/1 delayed it: tool python (turn 6, on agent_loop-0) took 9.80 s longer than for its peers. "
@@ -119,12 +120,50 @@ def test_slow_steps_are_counted_with_and_without_a_cause(call, held, explained):
     explained(held._replace(steps=tuple(steps)))
     out = call("explain", "r1").out
     assert (
-        "2 of 8 steps were slow, 1 explained: it took 9.50 s longer than usual (13% of the time of all steps and between them). "
-        "Not explained: step 3 (33.40 s)."
+        "1 of 8 steps took longer than usual, by 9.80 s in all (13% of the time of all steps and between them). "
+        "Slow without a cause: step 3 (33.40 s)."
     ) in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("Step ")] == ["7", "3"]
     counts = json.loads(call("explain", "--json", "r1").out)["counts"]
     assert (counts["held"], counts["unexplained"]) == (1, 1)
+
+
+def test_what_follows_a_step_is_not_added_to_it(call, held, explained):
+    """The step itself took 9.80 s longer; the next one also started 1.80 s late. Text, brief, JSON and page have the same sum."""
+    steps = list(held.steps)
+    late = Verdict(7, 14.2, "between", "between", "between", "", 1.8, 1.8)
+    steps[6] = steps[6]._replace(verdicts=(*steps[6].verdicts, late), next_ns=steps[6].end_ns + 2_000_000_000)
+    run = held._replace(steps=tuple(steps))
+    explained(run)
+    out, count = (
+        call("explain", "r1").out,
+        "1 of 8 steps took longer than usual, after 1 the next one started late, by 11.60 s in all",
+    )
+    assert count in out
+    assert (
+        "Step 7 took 14.20 s, 9.80 s longer than usual (others: median 4.40 s), and the next one started 1.80 s late."
+        in out
+    )
+    assert count in call("explain", "r1", "--brief").out
+    assert data.describe_run(run)["held"] == count
+    (step,) = json.loads(call("explain", "r1", "--json", "--step", "7").out)["steps"]
+    keys = ("longer", "explained", "unexplained", "next_late")
+    assert [step[key] for key in keys] == pytest.approx([9.8, 9.5, 0, 1.8])
+
+
+@pytest.mark.parametrize(
+    ("saved", "title"),
+    [
+        (6.0, "14.20 s, 9.80 s longer than usual (others: median 4.40 s), of which 3.80 s are not explained."),
+        (12.0, "14.20 s (others: median 4.40 s); without its causes 12.00 s less."),
+    ],
+)
+def test_causes_and_the_excess_of_a_step_are_told_apart(saved, title, call, held, explained):
+    """What they do not explain is named; where they explain more, the rest of the step was short, and it is not compared."""
+    steps = list(held.steps)
+    steps[6] = steps[6]._replace(verdicts=(steps[6].verdicts[0]._replace(saved=saved),))
+    explained(held._replace(steps=tuple(steps)))
+    assert f"Step 7 took {title}" in call("explain", "r1").out
 
 
 def test_a_step_is_not_compared_with_start_up(call, explained):
@@ -369,6 +408,16 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch):
         assert stream.written.startswith("\rreading:  50% of 1.00 GB") == is_terminal
         assert stream.written.endswith("\r") == is_terminal
         monkeypatch.setattr(run_selection, "QUIET_SECONDS", 1.0)
+
+
+@pytest.mark.parametrize(("nanoseconds", "shown"), [(400_000, False), (2_000_000, True)])
+def test_no_time_until_the_next_step_has_no_line(nanoseconds, shown, call, explained):
+    """A block of 0 ms says nothing, also where all detail is asked for."""
+    steps = list(explanations.steps(explanations.HEALTHY, 4))
+    between = (("between", "", nanoseconds),)
+    steps[2] = steps[2]._replace(next_ns=steps[2].end_ns + nanoseconds, between_groups=between)
+    explained(explanations.explanation(steps))
+    assert ("  Then " in call("explain", "r1", "--step", "3").out) == shown
 
 
 def test_a_verdict_has_its_evidence(call, tmp_path):

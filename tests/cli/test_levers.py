@@ -79,10 +79,12 @@ def test_json_has_the_same_levers(call, run):
 
 
 def test_a_run_without_links_is_refused_with_the_reason(call, tmp_path):
-    """Nothing is predicted for a schedule that is not known."""
-    result = call("levers", train(tmp_path / "r1", linked=False))
+    """Nothing is predicted for a schedule that is not known, and no command leads there."""
+    folders = [train(tmp_path / name, linked=linked) for name, linked in (("r1", False), ("r2", True))]
+    result = call("levers", folders[0])
     assert result.code == 1
     assert "submitted" in result.out
+    assert ["verl-otel levers" in call("explain", folder, "--brief").out for folder in folders] == [False, True]
 
 
 def test_every_kind_of_lever_limit_and_sign_has_words(run_of_nothing):

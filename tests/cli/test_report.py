@@ -227,13 +227,16 @@ def test_the_slowest_trajectories_with_their_time(call, runs):
     assert "Slowest trajectories" not in call("report", folder, "--slowest", "0").out
 
 
-def test_trajectories_are_marked(call, story):
-    """Validation, failure and a trajectory of which only the root was kept are marked; its score is shown."""
+@pytest.mark.parametrize(
+    ("end", "mark"), [({"error__type": "E"}, "FAILED"), ({"verl__outcome": "cancelled"}, "cancelled")]
+)
+def test_trajectories_are_marked(end, mark, call, story):
+    """Validation, how it ended and a trajectory of which only the root was kept are marked; its score is shown."""
     agent = story.process("agent_loop")
-    facts = {"verl__validate": True, "error__type": "E", "verl__reward__score": -1.0}
+    facts = {"verl__validate": True, **end, "verl__reward__score": -1.0}
     stories.trajectory(agent, 0, 3, whole=False, **facts)
     row = block(call("report", story.write()).out, "Slowest trajectories")[1]
-    assert row.split("  ")[-1] == "validation, FAILED, only its root was kept"
+    assert row.split("  ")[-1] == f"validation, {mark}, only its root was kept"
     assert "-1" in row.split()
 
 

@@ -4,6 +4,7 @@
 
 import logging
 import random
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,20 +35,22 @@ def train(steps, slow=None, *, jitter=0.0):
 
 
 @pytest.mark.parametrize(
-    ("part", "kind", "text"),
+    ("part", "kind", "text", "step"),
     [
-        ("gen", "phase", "step 7 took 4.5 s: phase gen 2.5 s longer than usual"),
-        ("logging", "between", "step 7 began 2.5 s late: logging took longer than usual"),
-        ("own code", "between", "step 7 began 2.5 s late: own code took longer than usual"),
+        ("gen", "phase", "step 7 took 4.5 s: phase gen 2.5 s longer than usual", 7),
+        ("logging", "between", "step 7 began 2.5 s late: logging took longer than usual", 6),
+        ("own code", "between", "step 7 began 2.5 s late: own code took longer than usual", 6),
     ],
 )
-def test_what_held_a_step_is_reported_once(recorded, caplog, part, kind, text):
-    """One line, and the seconds by kind and cause."""
+def test_what_held_a_step_is_reported_once(recorded, caplog, monkeypatch, part, kind, text, step):
+    """One line, and the seconds by kind and cause. `explain` shows time between two steps at the first of them."""
+    session = SimpleNamespace(config=SimpleNamespace(run_id="r1"))
+    monkeypatch.setattr(live_verdicts, "current_session", lambda: session)
     with caplog.at_level(logging.WARNING, "verl_otel"):
         train(12, (7, part, 2.5))
     (line,) = caplog.messages
     assert text in line
-    assert "verl-otel explain --step 7" in line
+    assert line.endswith(f"Evidence: verl-otel explain r1 --step {step}")
     assert recorded.value("verl.step.held", verl_held_kind=kind, verl_held_cause=part) == pytest.approx(2.5, abs=0.01)
 
 
@@ -113,7 +116,7 @@ def test_lines_are_few(recorded, caplog, monkeypatch):
     verdicts = LiveVerdicts()
     with caplog.at_level(logging.WARNING, "verl_otel"):
         for _ in range(3):
-            verdicts._report(1, 3.0, live_verdicts.Held("phase", "gen", 1.0))
+            verdicts._report(1, 3.0, live_verdicts.Held("phase", "gen", 1.0), evidence=1)
     assert len(caplog.messages) == 1
     assert recorded.value("verl.step.held") == 3.0
 

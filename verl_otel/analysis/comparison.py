@@ -15,10 +15,9 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
-from verl_otel.analysis import significance
+from verl_otel.analysis import findings, significance
 from verl_otel.analysis.model import Explanation, Series, Step, Verdict, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
-from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
@@ -202,20 +201,17 @@ class Contribution(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The steps of a run that took longer than usual, of all its steps."""
+    """The steps of a run that were held."""
 
-    steps: int
-    of: int
-    seconds: float
+    sums: findings.Held
     worst: Verdict | None
     """The cause with the largest saving."""
 
 
 def _find_held(run: Explanation) -> Held:
-    held = [step for step in run.steps if step.verdicts]
-    causes = [verdict for step in held for verdict in step.verdicts]
+    causes = [verdict for step in run.steps for verdict in step.verdicts]
     worst = max(causes, key=lambda verdict: verdict.saved, default=None)
-    return Held(len(held), len(run.steps), sum(map(sum_savings, held)), worst)
+    return Held(findings.sum_held(run.steps), worst)
 
 
 class Comparison(NamedTuple):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
@@ -11,14 +12,14 @@ from typing import Final, NamedTuple
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
-from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_savings
+from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_between, sum_savings
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
 from verl_otel.health.signals import Learning
 
 FEWEST_UNREWARDED: Final = 2
 UNREWARDED_SHARE: Final = 0.2
 """Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what is learned by little."""
-REST_SHARE: Final = 0.25
+REST_SHARE: Final = 0.1
 """Share of the excess of a step that is noticeable if no verdict explains it."""
 
 
@@ -60,44 +61,78 @@ def _is_about(verdict: Verdict, wait: SingleWait) -> bool:
     return verdict.trace_id == wait.trajectory.trace_id or (not verdict.trace_id and verdict.kind in ROLLOUT)
 
 
-def find_rest(steps: Sequence[Step], step: Step) -> float:
-    """Return by how many seconds a step exceeded the others beyond what its verdicts explain; 0 if that is not noticeable.
+class Excess(NamedTuple):
+    """By how many seconds a held step took longer than usual, and the next one started late."""
+
+    longer: float
+    """Beyond the median of the others; where that is no measure, what its verdicts explain."""
+    explained: float
+    """What its verdicts explain, without what followed it."""
+    rest: float
+    """What they do not explain of `longer`; 0: not noticeable."""
+    late: float
+    """By how much the next one started late."""
+    is_measured: bool
+    """Whether `longer` is the difference from the median of the others. It is none for a failed step, for one with start-up, and
+    where the rest of the step was shorter than usual."""
+
+
+def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]:
+    """Return by how much some steps took longer than usual; zeros for those without a verdict.
 
     Args:
         steps: All steps of a run.
-        step: One of them.
+        chosen: Some of them.
     """
-    return _find_rest(step_lengths.find_comparable(steps, step), step)
+    usual = {id(step) for step in step_lengths.find_comparable(steps)}
+    lengths = sorted(step.seconds for step in steps if id(step) in usual)
+    return [_find_excess(lengths if id(step) in usual else [], step) for step in chosen]
 
 
-def find_rests(steps: Sequence[Step]) -> dict[int, float]:
-    """Return what `find_rest` returns for each step, by its index.
+def _find_excess(lengths: Sequence[float], step: Step) -> Excess:
+    """Return the excess of a step over sorted lengths, of which one is its own."""
+    if not step.verdicts:
+        return Excess(0.0, 0.0, 0.0, 0.0, is_measured=False)
+    late = sum_between(step)
+    explained = sum_savings(step) - late
+    place = bisect_left(lengths, step.seconds)
+    others = [*lengths[:place], *lengths[place + 1 :]]
+    longer = step.seconds - median(others) if others else 0.0
+    smallest = (1 - REST_SHARE) * explained or max(PHASE_SECONDS, REST_SHARE * step.seconds)
+    if longer < smallest:
+        return Excess(explained, explained, 0.0, late, is_measured=False)
+    rest = longer - explained
+    return Excess(longer, explained, rest if rest >= REST_SHARE * longer else 0.0, late, is_measured=True)
+
+
+class Held(NamedTuple):
+    """The steps of a run that took longer than usual, or after which the next one started late, of all its steps."""
+
+    long: int
+    """Steps that took longer than usual themselves."""
+    late: int
+    """Steps after which the next one started late."""
+    of: int
+    seconds: float
+    """What both cost."""
+    rest: float
+    """Seconds of it that no verdict explains."""
+
+
+def sum_held(steps: Sequence[Step]) -> Held:
+    """Return how many steps of a run took longer than usual, and by how much.
 
     Args:
         steps: All steps of a run.
     """
-    usual = step_lengths.find_comparable(steps, None)
-    return {
-        index: _find_rest([other for other in usual if other is not step], step) if step.verdicts else 0.0
-        for index, step in enumerate(steps)
-    }
-
-
-def sum_longer(steps: Sequence[Step]) -> tuple[float, float]:
-    """Return by how many seconds the held steps took longer than usual: what their verdicts explain, and the rest.
-
-    Args:
-        steps: All steps of a run.
-    """
-    return sum(sum_savings(step) for step in steps if step.verdicts), sum(find_rests(steps).values())
-
-
-def _find_rest(others: Sequence[Step], step: Step) -> float:
-    if not step.verdicts or len(others) < step_lengths.FEWEST_OTHERS:
-        return 0.0
-    longer = step.seconds - median(other.seconds for other in others)
-    rest = longer - sum_savings(step)
-    return rest if rest >= max(PHASE_SECONDS, REST_SHARE * longer) else 0.0
+    found = find_excesses(steps, [step for step in steps if step.verdicts])
+    return Held(
+        sum(excess.longer > 0 for excess in found),
+        sum(excess.late > 0 for excess in found),
+        len(steps),
+        sum(excess.longer + excess.late for excess in found),
+        sum(excess.rest for excess in found),
+    )
 
 
 def find_unrewarded(steps: Iterable[Step]) -> Step | None:

@@ -200,6 +200,8 @@ class Verdict(NamedTuple):
     """Phase of the process in which it was paused all that time; empty: none, or several."""
     rests_on: str = "spans"
     """One of `kinds.EVIDENCE`."""
+    cancelled: bool = False
+    """Whether it is about a trajectory that was cancelled."""
 
 
 class DeviceTime(NamedTuple):

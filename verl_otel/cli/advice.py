@@ -28,7 +28,7 @@ def advise(run: Explanation, cause: Verdict | SingleWait) -> str:
     if isinstance(cause, Verdict):
         return word(_choose(run, find_key(cause)), run)
     if cause.trajectory.stopped:
-        return word("failed trajectory", run)
+        return word("cancelled trajectory" if cause.trajectory.cancelled else "failed trajectory", run)
     return word(_choose(run, _find_key("trajectory" if cause.part.kind == "wait" else cause.part.kind)), run)
 
 
@@ -56,7 +56,7 @@ def events_command(run: Explanation) -> str:
 def find_key(verdict: Verdict) -> str:
     """Return the key of a verdict in `ADVICE`."""
     if verdict.failed:
-        return "failed trajectory"
+        return "cancelled trajectory" if verdict.cancelled else "failed trajectory"
     if verdict.lost_calls:
         return "failed calls"
     subject = SUBJECTS.get(verdict.kind)

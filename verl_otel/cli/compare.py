@@ -258,13 +258,12 @@ def list_sentences(compared: Compare) -> Iterator[str]:
 def _describe_held(compared: Compare, *, markdown: bool) -> Iterator[str]:
     """Yield how many steps of each run took longer than usual, and why; nothing if none did."""
     sides = {"A": compared.held.a, "B": compared.held.b}
-    if not any(held.steps for held in sides.values()):
+    if not any(held.verdict for held in sides.values()):
         return
-    yield "Steps that took longer than usual"
+    yield "Steps that something delayed"
     for name, held in sides.items():
-        worst = f", by {seconds(held.seconds)} in all. {held.verdict}" if held.verdict is not None else ""
-        count = f"{held.steps:,} of {counted(held.of, 'step')}" if held.steps else f"none of {counted(held.of, 'step')}"
-        yield f"{'- ' if markdown else '  '}{name}: {count}{worst}"
+        worst = "" if held.verdict is None else f". {held.verdict}"
+        yield f"{'- ' if markdown else '  '}{name}: {held.text}{worst}"
 
 
 def _after(skipped: int) -> str:

@@ -204,20 +204,19 @@ def _verdict_count(run: Explanation) -> str:
 
 
 def _count_slow(run: Explanation) -> str:
-    held = [step for step in run.steps if step.verdicts]
     unexplained = wording.describe_unexplained(run.steps)
-    steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
-    if not slow:
-        return wording.describe_no_delay(run.steps)
-    total, whole = sum(findings.sum_longer(run.steps)), sum(step.seconds + step.between for step in run.steps)
-    share = f"{wording.share(total / max(whole, 1e-9))} of the time of all steps and between them"
-    if not unexplained:
-        return f"{wording.describe_held(run.steps)} ({share})."
-    were = "was" if slow == 1 else "were"
-    if not held:
-        return f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
-    took = f"it took {seconds(total)} longer than usual" if len(held) == 1 else f"{seconds(total)} longer than usual"
-    return f"{slow:,} of {steps} {were} slow, {len(held):,} explained: {took} ({share}). Not explained: {unexplained}."
+    if not any(step.verdicts for step in run.steps):
+        steps, slow = counted(len(run.steps), "step"), len(step_lengths.find_unexplained(run.steps))
+        were = "was" if slow == 1 else "were"
+        return (
+            f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
+            if slow
+            else wording.describe_no_delay(run.steps)
+        )
+    held, whole = findings.sum_held(run.steps), sum(step.seconds + step.between for step in run.steps)
+    share = f"{wording.share(held.seconds / max(whole, 1e-9))} of the time of all steps and between them"
+    more = f" Slow without a cause: {unexplained}." if unexplained else ""
+    return f"{wording.describe_held(held)} ({share}).{more}"
 
 
 # -- one step --
@@ -262,13 +261,13 @@ def _title(run: Explanation, step: Step) -> str:
         usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
     name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
-        longer = f"{seconds(sum_savings(step))} longer than usual"
-        if all(verdict.kind == "between" for verdict in step.verdicts):
-            return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
-        rest = findings.find_rest(run.steps, step)
-        if rest:
-            return f"{name}{usual}: {seconds(sum_savings(step))} are explained, {seconds(rest)} are not."
-        return f"{name}, {longer}{usual}."
+        (excess,) = findings.find_excesses(run.steps, [step])
+        late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
+        if excess.is_measured:
+            rest = f", of which {seconds(excess.rest)} are not explained" if excess.rest else ""
+            return f"{name}, {seconds(excess.longer)} longer than usual{usual}{rest}{late}."
+        shorter = f"; without its causes {seconds(excess.longer)} less" if excess.longer else ""
+        return f"{name}{usual}{shorter}{late}."
     if any(other is step for other in step_lengths.find_start_up(run.steps)):
         return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
     if step.interrupted or find_single_wait(step) is not None:
@@ -316,7 +315,7 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
 def _between(step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
     sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
-    if whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds:
+    if round(step.between, 3) and (whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds):
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
 
@@ -488,11 +487,10 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield f"run {run.run_id}: {run.state}, {counted(len(run.steps), 'step')}, {counted(run.counts.trajectories, 'trajectory', 'trajectories')}"
     if run.steps:
         usual, longest = step_lengths.find_usual(run.steps), max(step.seconds for step in run.steps)
-        held = sum(bool(step.verdicts) for step in run.steps)
         unexplained = len(step_lengths.find_unexplained(run.steps))
         yield (
             f"median step {'unknown' if usual is None else seconds(usual)}, longest {seconds(longest)}; "
-            f"{counted(held, 'step')} longer than usual, {unexplained} slow without a cause"
+            f"{wording.describe_held(findings.sum_held(run.steps))}, {unexplained} slow without a cause"
         )
     yield from filter(None, [failed(run)])
     for event in run.events[:_EVENTS]:

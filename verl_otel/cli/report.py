@@ -188,6 +188,7 @@ def _trajectory_row(trajectory: Trajectory) -> list[str]:
         for word, on in (
             ("validation", trajectory.validate),
             ("FAILED", trajectory.failed),
+            ("cancelled", trajectory.cancelled),
             ("only its root was kept", not trajectory.whole),
         )
         if on

@@ -216,7 +216,7 @@ def _describe_steps(log: TrackedLog, learning: Learning, chosen: Sequence[Step],
     unexplained = wording.describe_unexplained(log.run.steps)
     if not whole and steps:
         if any(step.verdicts for step in steps):
-            yield f"  {wording.describe_held(steps)}"
+            yield f"  {wording.describe_held(findings.sum_held(steps))}"
         elif not unexplained:
             yield f"  {wording.describe_no_delay(steps)}"
         if unexplained:

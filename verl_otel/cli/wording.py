@@ -9,7 +9,7 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import model, step_lengths
-from verl_otel.analysis.findings import sum_longer
+from verl_otel.analysis.findings import Held
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import (
@@ -116,7 +116,7 @@ def describe_verdict(verdict: Verdict) -> str:
         else f"{verdict.kind} {{subject}} delayed it: {{cause}}{{at}} took {{more}} too long."
     )
     text = sentence.format(
-        subject=f"{verdict.subject}, which failed," if verdict.failed else verdict.subject,
+        subject=f"{verdict.subject}, which {_end(cancelled=verdict.cancelled)}," if verdict.failed else verdict.subject,
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
@@ -131,6 +131,10 @@ def describe_verdict(verdict: Verdict) -> str:
     what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
     by = "earlier" if verdict.kind == "between" else "shorter"
     return f"{text} Without that {what} {seconds(verdict.saved)} {by}."
+
+
+def _end(*, cancelled: bool) -> str:
+    return "was cancelled" if cancelled else "failed"
 
 
 def _name_late(late: Straggler | Persistence) -> str:
@@ -166,7 +170,7 @@ def _describe_wait(wait: SingleWait) -> str:
     return (
         f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
         f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
-        f"{', and failed' if wait.trajectory.stopped else ''}."
+        f"{f', and {_end(cancelled=wait.trajectory.cancelled)}' if wait.trajectory.stopped else ''}."
     )
 
 
@@ -181,15 +185,13 @@ def name_part(part: Part) -> str:
     return words[part.kind]
 
 
-def describe_held(steps: Sequence[Step]) -> str:
+def describe_held(held: Held) -> str:
     """Return how many of the steps of a run took longer than usual, and by how much in all."""
-    held = [step for step in steps if step.verdicts]
-    late = sum(all(verdict.kind == "between" for verdict in step.verdicts) for step in held)
-    count = f"{len(held) - late:,} of {counted(len(steps), 'step')} took longer than usual"
-    after = f", after {late:,} the next one started late" if late else ""
-    explained, rest = sum_longer(steps)
-    unexplained = f", of which {seconds(rest)} are not explained" if rest else ""
-    return f"{count}{after}, by {seconds(explained + rest)} in all{unexplained}"
+    if not held.long and not held.late:
+        return f"none of {counted(held.of, 'step')} took longer than usual"
+    after = f", after {held.late:,} the next one started late" if held.late else ""
+    unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
+    return f"{held.long:,} of {counted(held.of, 'step')} took longer than usual{after}, by {seconds(held.seconds)} in all{unexplained}"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:

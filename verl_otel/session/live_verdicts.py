@@ -25,7 +25,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names
-from verl_otel.session import python_logging, run_status
+from verl_otel.session import current_session, python_logging, run_status
 
 PHASE, BETWEEN = "phase", "between"
 """Kinds of what held a step: a phase of it, or something before it began."""
@@ -114,6 +114,8 @@ class LiveVerdicts:
         """Seconds in steps, without validations and without those by which steps were held."""
         self._last_line = float("-inf")
         self._steps = self._held_steps = 0
+        self._last_number: int | None = None
+        """Number of the last step: `explain` shows what follows a step at that step."""
         self._held: dict[tuple[str, str], float] = {}
         """Seconds by which steps were held, by kind and cause."""
         self._goodput = 0.0
@@ -138,6 +140,7 @@ class LiveVerdicts:
             intervals: Phases, and logging and data loading, since the end of the step before.
             whole: False: it failed or was interrupted. Such a step is not judged, and its time is not effective.
         """
+        last, self._last_number = self._last_number, number
         if not whole:
             self._measure_goodput(0.0, stop)
             return
@@ -154,7 +157,7 @@ class LiveVerdicts:
         if held is not None:
             if held.kind == PHASE and find_state(held.cause) != "validation":
                 lost += held.seconds
-            self._report(number, stop - start, held)
+            self._report(number, stop - start, held, evidence=number if held.kind == PHASE else last)
         self._measure_goodput(max(0.0, stop - start - lost), stop)
 
     def _measure_goodput(self, effective: float, stop: float) -> None:
@@ -188,7 +191,7 @@ class LiveVerdicts:
             with python_logging.not_copied():
                 log_lines.warn(_logger, "verl-otel: %s%s", self.summarize(advice)["verdict"], detail)
 
-    def _report(self, number: int | None, seconds: float, held: Held) -> None:
+    def _report(self, number: int | None, seconds: float, held: Held, *, evidence: int | None) -> None:
         labels = ((attr.HELD_KIND, held.kind), (attr.HELD_CAUSE, held.cause))
         counter(metric_names.STEP_HELD, labels).record(held.seconds)
         self._held_steps += 1
@@ -212,14 +215,16 @@ class LiveVerdicts:
             return
         self._last_line = clock()
         with python_logging.not_copied():
-            log_lines.warn(_logger, "verl-otel: %s%s", what, _name_evidence(number))
+            log_lines.warn(_logger, "verl-otel: %s%s", what, _name_evidence(evidence))
 
 
 def _name_evidence(number: int | None) -> str:
     """Return the command that shows more of a step; empty where it finds no files."""
     if not RECORDER.writes_files:
         return ""
-    return ". Evidence: verl-otel explain" + ("" if number is None else f" --step {number}")
+    session = current_session()
+    run = "" if session is None else f" {session.config.run_id}"
+    return f". Evidence: verl-otel explain{run}" + ("" if number is None else f" --step {number}")
 
 
 def _cover(intervals: Sequence[Interval], begin: float, end: float) -> float:

@@ -98,13 +98,28 @@ def test_a_slow_tool_is_named_with_its_size(size, step):
     assert verdict.saved == pytest.approx(size, rel=0.2)
 
 
-def test_an_awaited_trajectory_that_failed_says_so():
+def test_two_slow_calls_of_a_trajectory_are_one_sum():
+    """Both delayed it, so that no turn is named; without both the step would have been shorter by their sum."""
+    (verdict,) = plan(3, at2={"tool 5/0": 2.0, "tool 5/1": 2.5})[1]
+    assert (verdict.kind, verdict.turn) == ("trajectory", None)
+    assert verdict.seconds == pytest.approx(4.5, rel=0.1)
+    assert verdict.saved == pytest.approx(verdict.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("end", "words", "key"),
+    [
+        ({"failed": True}, "failed", "failed trajectory"),
+        ({"outcome": "cancelled"}, "was cancelled", "cancelled trajectory"),
+    ],
+)
+def test_an_awaited_trajectory_that_did_not_end_says_so(end, words, key):
     """With the advice for that: its samples are lost, whatever it waited for."""
-    late = slow(9)._replace(failed=True)
+    late = slow(9)._replace(**end)
     (verdict,) = judge(gen(*usual()), gen(*usual(), late), gen(*usual()))[1]
     assert verdict.failed
-    assert advice.find_key(verdict) == "failed trajectory"
-    assert f"Trajectory {late.label}, which failed, delayed it" in wording.describe_verdict(verdict)
+    assert advice.find_key(verdict) == key
+    assert f"Trajectory {late.label}, which {words}, delayed it" in wording.describe_verdict(verdict)
 
 
 @pytest.mark.parametrize(("failed", "key"), [(3, "failed calls"), (1, "long generation"), (0, "long generation")])

@@ -83,15 +83,15 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
 
 
 def test_the_page_and_explain_give_the_same_saving_of_a_step():
-    """Two verdicts on different phases add up in both."""
+    """Two verdicts on different phases add up in both, where the other steps are no measure."""
     run = explanations.make(8, gpus=1)
     (verdict,) = run.steps[6].verdicts
-    other = Verdict(7, verdict.step_seconds, "phase", "update_actor", "worker", "update_actor", 2.0, 2.0)
+    other = Verdict(7, verdict.step_seconds, "phase", "update_actor", "worker", "update_actor", 20.0, 20.0)
     steps = list(run.steps)
     steps[6] = steps[6]._replace(verdicts=(verdict, other))
     run = run._replace(steps=tuple(steps))
-    assert data.list_steps(run)["saved"][6] == pytest.approx(verdict.saved + 2.0, abs=1e-4)
-    assert f"{verdict.saved + 2.0:.2f} s longer than usual" in explain.render(run)
+    assert data.list_steps(run)["saved"][6] == pytest.approx(verdict.saved + 20.0, abs=1e-4)
+    assert f"without its causes {verdict.saved + 20.0:.2f} s less" in explain.render(run)
     assert data.describe_run(run)["held"].startswith("1 of 8 steps took longer than usual, by")
 
 

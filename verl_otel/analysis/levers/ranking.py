@@ -367,6 +367,15 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
     )
 
 
+def can_replay(steps: Sequence[RecentStep]) -> bool:
+    """Return whether the schedule of recorded steps is known well enough to look for levers.
+
+    Args:
+        steps: Consecutive steps in the order of time.
+    """
+    return not _find_reason(_choose_steps(steps, MAX_ITEMS))
+
+
 def _choose_steps(steps: Sequence[RecentStep], most_items: int) -> Sequence[RecentStep]:
     """Return the steps to replay: without the one with the start-up if there are others, and no more than can be replayed soon."""
     chosen = [step for step in steps if not step.is_first] or list(steps)

@@ -64,7 +64,8 @@ def judge_awaited_work(
         max(baseline.median for baseline in beyond) if starting else min(baseline.median for baseline in beyond)
     )
     excess = min(work.seconds - typical_seconds, work.inside)
-    alone, together, lead, group = _shorten(work, typical_seconds, excess, floor)
+    again = _beyond(work.again, typical_seconds, floor)
+    alone, together, lead, group = _shorten(work, typical_seconds, excess + again, floor)
     kind, subject, saved = "trajectory", work.label, alone
     if alone < GROUP_SHARE * together:
         kind, subject = _name_group(work, group)
@@ -81,15 +82,16 @@ def judge_awaited_work(
         subject,
         work.kind,
         work.name,
-        excess,
+        excess + again if single else excess,
         saved,
         work.wait.trace_id if single else 0,
-        work.turn if single else None,
+        work.turn if single and not again else None,
         work.instance,
         step.uncertainty,
         lead=lead,
         failed=single and work.failed,
         lost_calls=len(work.lost) if single and sum(work.lost) >= DETAIL_SHARE * excess else 0,
+        cancelled=single and work.cancelled,
     )
 
 
@@ -98,11 +100,13 @@ def _shorten(
 ) -> tuple[float, float, float, list[SlowTrajectory]]:
     """Return the seconds that a typical duration would have saved, in this trajectory alone and in all, and the other trajectories.
 
+    ``excess`` is that of all occurrences in the awaited trajectory.
+
     The third value is what would have been saved at most, if the awaited trajectory had taken no time: what others were waited for remains.
     """
     wait, group = work.wait, []
     others = in_time = max(work.rest_ns, wait.begin_ns)
-    alone = max(in_time, wait.end_ns - _to_ns(excess + _beyond(work.again, typical_seconds, floor)))
+    alone = max(in_time, wait.end_ns - _to_ns(excess))
     together = alone
     for late in work.late:
         beyond = _beyond(late.lengths, typical_seconds, floor)
@@ -289,7 +293,7 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
     return list(worst.values())
 
 
-# -- By how much a step was longer than usual: the combined savings of its verdicts --
+# -- What the causes of a step cost together: the combined savings of its verdicts --
 
 _BETWEEN = "between"
 ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
@@ -299,17 +303,22 @@ _INTERVALS: tuple[str, ...] = ("loop", "process")
 
 
 def sum_savings(step: Step) -> float:
-    """Return the seconds by which the period of a step was longer than usual, 0 without verdicts.
+    """Return the seconds that the causes of a step, and of what follows it, cost; 0 without verdicts.
 
     Phases are sequential, so that what their causes cost adds up. A verdict whose phase is unknown may be about any of them. What follows the
     step is apart from it, and its parts follow one another.
     """
     by_phase: dict[str, list[Verdict]] = {}
     for verdict in step.verdicts:
-        by_phase.setdefault(_phase(step, verdict), []).append(verdict)
+        if verdict.kind != _BETWEEN:
+            by_phase.setdefault(_phase(step, verdict), []).append(verdict)
     unknown = _sum_phase(by_phase.pop("", []))
-    between = min(step.between, sum(verdict.saved for verdict in by_phase.pop(_BETWEEN, [])))
-    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + between
+    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + sum_between(step)
+
+
+def sum_between(step: Step) -> float:
+    """Return by how many seconds the next step started late, 0 without verdicts on what follows a step."""
+    return min(step.between, sum(verdict.saved for verdict in step.verdicts if verdict.kind == _BETWEEN))
 
 
 def _sum_phase(verdicts: Iterable[Verdict]) -> float:
@@ -338,8 +347,6 @@ def sum_shared(step: Step) -> float:
 
 def _phase(step: Step, verdict: Verdict) -> str:
     """Return the phase that a verdict is about, empty where it is unknown."""
-    if verdict.kind == _BETWEEN:
-        return _BETWEEN
     if verdict.kind == "phase":
         return verdict.subject
     lengths: dict[str, int] = {}

@@ -115,6 +115,8 @@ class AwaitedWork(NamedTuple):
     """Whether the awaited trajectory failed or was cancelled."""
     lost: tuple[float, ...] = ()
     """Seconds of each of its calls of this kind that failed meanwhile."""
+    cancelled: bool = False
+    """Whether it was cancelled."""
 
 
 def measure_spans(members: Sequence[Trajectory]) -> dict[Key, list[float]]:
@@ -249,6 +251,7 @@ def _make_awaited_work(
             for one in awaited.activities
             if one.failed and one.kind == what[0] and span.start_ns <= one.start_ns < span.end_ns
         ),
+        awaited.cancelled,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from verl_otel.analysis import comparison
 from verl_otel.cli.documents.base import Answer, Document, Number, RunId, about, fill
 from verl_otel.cli.headlines import verdict_line
+from verl_otel.cli.wording import describe_held
 
 
 class Counts(Document):
@@ -64,8 +65,10 @@ class HeldSteps(Document):
     """Steps of one run."""
 
     steps: Annotated[int, about("that took longer than usual")]
+    late: Annotated[int, about("steps after which the next one started late")]
     of: Annotated[int, about("all steps")]
     seconds: Annotated[float, about("by how much, in all")]
+    text: Annotated[str, about("the same as a sentence")]
     verdict: Annotated[str | None, about("the largest cause, with its step")]
 
 
@@ -143,9 +146,15 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
         a: What a command takes to read A.
         b: The same for B.
     """
-    lost_a, lost_b = (each.seconds for each in compared.held)
+    lost_a, lost_b = (each.sums.seconds for each in compared.held)
     held = [
-        fill(HeldSteps, each, verdict=None if each.worst is None else verdict_line(each.worst))
+        fill(
+            HeldSteps,
+            each.sums,
+            steps=each.sums.long,
+            text=describe_held(each.sums),
+            verdict=None if each.worst is None else verdict_line(each.worst),
+        )
         for each in compared.held
     ]
     return fill(

@@ -5,12 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from verl_otel.analysis import findings, learning, model, process_memory, step_lengths, trajectory_ends, weight_syncs
 from verl_otel.analysis.gpu import accounting
+from verl_otel.analysis.levers.ranking import can_replay
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
-from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.analysis.windows import find_restarts
 from verl_otel.cli import advice, incidents, run_selection
 from verl_otel.cli.documents.base import (
@@ -53,6 +54,7 @@ class Verdict(Cause):
     failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
     lost_calls: Annotated[int, about("calls of the trajectory that failed, where they took most of the excess")]
     during: Annotated[str, about("phase of the process in which it was paused; empty: none, or several")]
+    cancelled: Annotated[bool, about("it is about a trajectory that was cancelled")]
     rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
 
 
@@ -142,10 +144,13 @@ class Step(Document):
     repeated: Repeated
     trace_id: str
     seconds: float
-    longer: Annotated[float, about("seconds by which its causes made it longer than usual, each second counted once")]
-    unexplained: Annotated[
-        float, about("seconds beyond these by which it exceeded the median of others; 0: not noticeable")
+    longer: Annotated[
+        float,
+        about("seconds by which it took longer than the median of others; where that is no measure, `explained`"),
     ]
+    explained: Annotated[float, about("seconds that its causes cost, each counted once, without what followed it")]
+    unexplained: Annotated[float, about("seconds of `longer` that they do not explain; 0: not noticeable")]
+    next_late: Annotated[float, about("seconds by which the next step started late")]
     failed: Failed
     interrupted: Interrupted
     error: ErrorType
@@ -303,7 +308,7 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             "held": sum(bool(step.verdicts) for step in run.steps),
             "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
-        steps=[make_step(run, step, findings.find_rest(run.steps, step)) for step in steps],
+        steps=list(map(partial(make_step, run), steps, findings.find_excesses(run.steps, steps))),
         run=fill(
             WholeRun,
             None,
@@ -344,20 +349,22 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
     )
 
 
-def make_step(run: model.Explanation, step: model.Step, rest: float) -> Step:
+def make_step(run: model.Explanation, step: model.Step, excess: findings.Excess) -> Step:
     """Return a step.
 
     Args:
         run: The run.
         step: The step.
-        rest: By how many seconds it exceeded the others beyond what its verdicts explain.
+        excess: By how much it took longer than usual.
     """
     return fill(
         Step,
         step,
         trace_id=f"{step.trace_id:032x}",
-        longer=sum_savings(step),
-        unexplained=rest,
+        longer=excess.longer,
+        explained=excess.explained,
+        unexplained=excess.rest,
+        next_late=excess.late,
         verdicts=[
             fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(run, verdict))
             for verdict in step.verdicts
@@ -402,5 +409,5 @@ def find_next(run: model.Explanation, steps: Sequence[model.Step], *, whole: boo
     unexplained = findings.choose_unexplained(run, steps)
     slow = [step for step in steps if step.verdicts or any(step is other for other in unexplained)]
     commands += [f"verl-otel explain {name} --step {step.number}" for step in slow if step.number is not None]
-    commands += [f"verl-otel levers {name}"] if run.recent_steps else []
+    commands += [f"verl-otel levers {name}"] if can_replay(run.recent_steps) else []
     return [*commands, f"verl-otel report {name}"]

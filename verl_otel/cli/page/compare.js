@@ -57,9 +57,8 @@ function lines(texts, look) {
 
 function answerOf(compared) {
   const [head, ...more] = compared.sentences;
-  const held = ["a", "b"].map((side) => [side.toUpperCase(), compared.held[side]]).filter(([, each]) => each.steps);
-  const cost = ([side, { steps, of, seconds: lost, verdict }]) =>
-    `${side}: ${steps} of ${of} steps took longer than usual, by ${seconds(lost)} in all. ${verdict ?? ""}`;
+  const held = ["a", "b"].map((side) => [side.toUpperCase(), compared.held[side]]).filter(([, each]) => each.verdict);
+  const cost = ([side, { text, verdict }]) => `${side}: ${text}. ${verdict}`;
   return [make("p", { class: "verdict-line" }, bdi(head)), lines(more, "plain"), lines(held.map(cost), "plain"),
     lines(compared.notes, "plain soft")].filter(Boolean);
 }

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
-from verl_otel.analysis.findings import find_of_step, find_rest
+from verl_otel.analysis.findings import Excess, find_excesses, find_of_step, sum_held
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import (
     Activity,
@@ -29,7 +29,6 @@ from verl_otel.analysis.model import (
     sum_states,
 )
 from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
 from verl_otel.cli.documents.base import fill, to_plain
 from verl_otel.cli.documents.compare import make_compare
@@ -84,7 +83,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "planned": find_planned(run.manifest),
         "has_gpu": run.has_gpu,
         "findings": list_findings(run),
-        "held": wording.describe_held(run.steps) if any(step.verdicts for step in run.steps) else "",
+        "held": wording.describe_held(sum_held(run.steps)) if any(step.verdicts for step in run.steps) else "",
         "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
         "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
         "progress": explained.progress,
@@ -222,7 +221,7 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
         "start": [round(step.start_ns / 1e9, 3) for step in steps],
         "seconds": [round(step.seconds, 4) for step in steps],
         "failed": [formatting.end_of(step) for step in steps],
-        "saved": [round(sum_savings(step), 4) for step in steps],
+        "saved": [round(excess.longer + excess.late, 4) for excess in find_excesses(run.steps, steps)],
         "phases": phases.rounded(),
         "gpu": gpu.rounded(),
         "held": [
@@ -278,18 +277,18 @@ class _Columns:
         }
 
 
-def describe_step(run: Explanation, index: int, rest: float | None = None) -> dict[str, Any]:
+def describe_step(run: Explanation, index: int, excess: Excess | None = None) -> dict[str, Any]:
     """Return a step as ``verl-otel explain --json`` does, with what the page of a step adds: its trajectories, and sentences.
 
     Args:
         run: What is known of the run.
         index: Index of the step.
-        rest: What `find_rest` returns for it; None: it is computed.
+        excess: By how much it took longer than usual; None: it is computed.
     """
     step = run.steps[index]
     names = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
-    rest = find_rest(run.steps, step) if rest is None else rest
-    document = make_step(run, step._replace(path=shorten(step.path)), rest)
+    excess = excess or find_excesses(run.steps, [step])[0]
+    document = make_step(run, step._replace(path=shorten(step.path)), excess)
     described = {
         **to_plain(document),
         "index": index,

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from verl_otel._internal import printable, safe_files
-from verl_otel.analysis.findings import find_rests
+from verl_otel.analysis.findings import find_excesses
 from verl_otel.analysis.model import Explanation, Step
 from verl_otel.cli import formatting, headlines
 from verl_otel.cli.page import assembly, data
@@ -49,9 +49,9 @@ def _list_documents(run: Explanation) -> Iterator[tuple[str, str]]:
     for first in range(0, max(1, len(run.steps)), data.MAX_STEPS):
         yield f"{name}/steps?first={first}", _pack(data.list_steps(run, first))
     yield f"{name}/scalars", _pack(data.list_scalars(run, limit=max(60, min(2_000, POINTS // max(1, count)))))
-    room, rests = DETAILS, find_rests(run.steps)
+    room, excesses = DETAILS, find_excesses(run.steps, run.steps)
     for index in islice(order_steps(run.steps), DETAILED):
-        packed = _pack(data.describe_step(run, index, rests[index]))
+        packed = _pack(data.describe_step(run, index, excesses[index]))
         room -= len(packed)
         if room < 0:
             return
