@@ -20,9 +20,9 @@ ADVICE: Final = {
     "trajectory, so that what took the time is not known",
     "failed trajectory": "look at why it failed (verl-otel report lists the slowest trajectories): its samples are lost, and a shorter time-out "
     "for what it waited for would have ended it earlier",
-    "failed calls": "look at why the calls failed (their spans have the exception), give them a shorter time-out, or try again less often",
     "cancelled trajectory": "look at what cancelled it, and when (verl-otel report lists the slowest trajectories): its samples are lost, and a "
     "shorter time-out would have ended it earlier",
+    "failed calls": "look at why the calls failed (their spans have the exception), give them a shorter time-out, or try again less often",
     "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
     "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, calls into C "
     "that keep the interpreter lock, also of the main thread (in another process they block nobody), a signal or a debugger",
