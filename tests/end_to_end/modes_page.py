@@ -7,6 +7,7 @@ Usage: python -m tests.end_to_end.modes_page   (after ``make matrix``)
 
 import hashlib
 import json
+import textwrap
 from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
@@ -93,7 +94,10 @@ def make_counts():
         "counts": "\n".join(table.make_lines(list(kept), cells)),
         "uncounted": ", ".join(f"`{name}`" for name in trainings.MODES if name not in kept) or "none",
         "reasons": "\n".join(
-            f"* {family}, in {', '.join(names)}: {reason}." for (family, reason), names in reasons.items()
+            textwrap.fill(
+                f"* {family}, in {', '.join(names)}: {reason}.", 150, subsequent_indent="  ", break_on_hyphens=False
+            )
+            for (family, reason), names in reasons.items()
         )
         or "* none",
     }
