@@ -73,7 +73,7 @@ def test_every_addition_is_counted(backend):
 @pytest.mark.sources
 @pytest.mark.parametrize("case", HOT, ids=lambda case: case.name)
 def test_each_case_can_be_measured(case):
-    """One round of every case of a call, in a process of its own; nobody is missing where the tests' packages are."""
+    """One round of every case of a call, in a process of its own; none is missing where the tests' packages are."""
     found = processes.measure(case, rounds=1)
     assert not found.missing
     assert set(found.seconds) == {variant.name for variant in case.variants}

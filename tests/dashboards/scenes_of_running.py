@@ -52,7 +52,7 @@ def stuck_at_first():
 def abandoned():
     """Two prompts are running: a trajectory of them is open, but for ten minutes from minute 20 on."""
     return Scene(
-        "nobody works on two prompts any more",
+        "no process works on two prompts any more",
         {
             **watch([Training(MINUTE)], 40),
             f'verl_rollout_groups{{{TRAINER},verl_group_state="running"}}': [2] * 81,
@@ -63,7 +63,7 @@ def abandoned():
             of_run(
                 26,
                 "PromptsAbandoned",
-                "2 prompts are running, and no trajectory is open: nobody works on them any more",
+                "2 prompts are running, and no trajectory is open: no process works on them any more",
             ),
         ),
     )

@@ -183,7 +183,7 @@ def test_undo_restores_everything_in_any_order(host_module):
 
 
 def test_a_hook_is_installed_once_until_it_is_undone(host_module, recorded):
-    """A second hook on the same method changes nothing; what was put back can be replaced anew."""
+    """A second hook on the same method changes nothing; what was put back can be replaced again."""
     for number in (1, 2):
         for _ in range(2):
             patch.replace(host_module.Worker, "method", patch.in_span(begin))

@@ -83,47 +83,47 @@ LATE = 0.05
 """Seconds that one of the stamps that are compared may be late on a busy machine: another process has the core, or another thread the interpreter."""
 
 
-def find_unlike(told, counted, late=0.0):
+def find_unlike(shown, counted, late=0.0):
     """Return what the product says and what was counted where the two disagree, else None.
 
     Args:
-        told: Value of the product.
+        shown: Value of the product.
         counted: Value of the oracle. Its kind has the tolerance.
         late: Seconds that are added to the tolerance of durations.
     """
     if isinstance(counted, PartOf):
-        unlike = {key: find_unlike(told[key], counted.items[key], late) for key in told or () if key in counted.items}
-        return _keep(unlike) if unlike else (told, "some of these")
-    if isinstance(counted, dict) and isinstance(told, dict) and told.keys() == counted.keys():
-        return _keep({key: find_unlike(told[key], counted[key], late) for key in counted})
-    return None if _agree(told, counted, late) else (told, counted)
+        unlike = {key: find_unlike(shown[key], counted.items[key], late) for key in shown or () if key in counted.items}
+        return _keep(unlike) if unlike else (shown, "some of these")
+    if isinstance(counted, dict) and isinstance(shown, dict) and shown.keys() == counted.keys():
+        return _keep({key: find_unlike(shown[key], counted[key], late) for key in counted})
+    return None if _agree(shown, counted, late) else (shown, counted)
 
 
 def _keep(unlike):
     return {key: pair for key, pair in unlike.items() if pair} or None
 
 
-def _agree(told, counted, late):
+def _agree(shown, counted, late):
     if isinstance(counted, Timed):
-        calls, seconds = told if isinstance(told, Timed) else (None, told)
+        calls, seconds = shown if isinstance(shown, Timed) else (None, shown)
         room = max(0.01 * counted.seconds, 0.005 * counted.calls) + late
         return calls in (None, counted.calls) and seconds is not None and abs(seconds - counted.seconds) <= room
     if isinstance(counted, Share):
         room = 0.02 * counted.share + (0.01 + late) / counted.seconds
-        return told is not None and abs(told - counted.share) <= room
+        return shown is not None and abs(shown - counted.share) <= room
     if isinstance(counted, Between):
-        return told is not None and counted.low <= told <= counted.high
+        return shown is not None and counted.low <= shown <= counted.high
     if isinstance(counted, Follows):
-        return bool(told) and all(_agree(value, counted.at(time), late) for time, value in told)
+        return bool(shown) and all(_agree(value, counted.at(time), late) for time, value in shown)
     if isinstance(counted, OneOf):
-        return any(_agree(told, each, late) for each in counted.values)
+        return any(_agree(shown, each, late) for each in counted.values)
     if isinstance(counted, AtMost):
-        return told is not None and told <= counted.bound + late
-    if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
-        return len(told) == len(counted) and all(_agree(*pair, late) for pair in zip(told, counted, strict=True))
+        return shown is not None and shown <= counted.bound + late
+    if isinstance(counted, list | tuple) and isinstance(shown, list | tuple):
+        return len(shown) == len(counted) and all(_agree(*pair, late) for pair in zip(shown, counted, strict=True))
     if isinstance(counted, float):
-        return told is not None and abs(told - counted) <= max(FLOAT, FLOAT * abs(counted))
-    return told == counted
+        return shown is not None and abs(shown - counted) <= max(FLOAT, FLOAT * abs(counted))
+    return shown == counted
 
 
 # -- steps --

@@ -16,9 +16,9 @@ from tests.recount.rows import ABSENT, OWN_LOOPS, ROWS, UNCHECKED, find_unlike
 RIGHT, ABSENT_HERE, NOT_CHECKED = "R", "-", "?"
 
 
-def name_right(told, counted):
+def name_right(shown, counted):
     """Return the state of a number that is what was counted: a mode need not have it."""
-    return ABSENT_HERE if told is None and counted is None else RIGHT
+    return ABSENT_HERE if shown is None and counted is None else RIGHT
 
 
 def make_lines(modes, cells):
@@ -36,9 +36,9 @@ def make_lines(modes, cells):
 def judge(row, mode, oracle, product):
     """Return the state of one cell, and what disagrees."""
     counted = None if (row.family, mode) in ABSENT else row.count(oracle)
-    told = row.read(product)
-    unlike = find_unlike(told, counted)
-    return ("W", unlike) if unlike else (name_right(told, counted), None)
+    shown = row.read(product)
+    unlike = find_unlike(shown, counted)
+    return ("W", unlike) if unlike else (name_right(shown, counted), None)
 
 
 def main(arguments):

@@ -67,10 +67,10 @@ def test_the_number_is_what_was_counted(runs, cells, mode, row):
     if (row.family, mode) in UNCHECKED:
         cells[row.family, mode] = UNCHECKED[row.family, mode]
         pytest.skip(f"not checked: {UNCHECKED[row.family, mode]}")
-    told, counted = row.read(runs(mode)[1]), None if (row.family, mode) in ABSENT else row.count(runs(mode)[0])
-    unlike = find_unlike(told, counted, LATE)
+    shown, counted = row.read(runs(mode)[1]), None if (row.family, mode) in ABSENT else row.count(runs(mode)[0])
+    unlike = find_unlike(shown, counted, LATE)
     assert not unlike, f"{row.family}: what the product says, and what was counted: {unlike!r}"
-    cells[row.family, mode] = table.name_right(told, counted)
+    cells[row.family, mode] = table.name_right(shown, counted)
 
 
 @pytest.mark.parametrize("mode", list(make_modes()))

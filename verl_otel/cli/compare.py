@@ -196,7 +196,7 @@ EXPLAINED_SHARE: Final = 0.1
 
 
 def render(compared: Compare, *, markdown: bool = False) -> str:
-    """Return a compared as text."""
+    """Return a comparison as text."""
     parts = ["\n".join(_head(compared, markdown=markdown))]
     parts += filter(None, ["\n".join(_describe_held(compared, markdown=markdown))])
     if compared.rows:

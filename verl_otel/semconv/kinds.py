@@ -25,7 +25,7 @@ ADVICE: Final = {
     "failed calls": "look at why the calls failed (their spans have the exception), give them a shorter time-out, or try again less often",
     "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
     "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, calls into C "
-    "that keep the interpreter lock, also of the main thread (in another process they block nobody), a signal or a debugger",
+    "that keep the interpreter lock, also of the main thread (in a process of its own such a call blocks nothing else), a signal or a debugger",
     "no free slot": "let more trajectories start at once [rollout.agent.num_workers]",
     "noticed late": "beyond the trainer's interval of 2 s between two looks, look at your own sampler, and at the processes and the network of TransferQueue",
     "long generation": "limit the length of responses [data.max_response_length] and the number of turns, or train asynchronously",

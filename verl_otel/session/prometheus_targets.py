@@ -266,7 +266,7 @@ def _remove_dead(folder: Path) -> None:
         safe_files.touch(mark)
         os.utime(mark)
     except OSError:
-        return  # nothing can be written here, as `_write_own` has said
+        return  # nothing can be written here, as `_write_own` has logged
     deadline = time.monotonic() + CLEAN_SECONDS
     files: dict[Path, TargetEntries] = {}
     for path in sorted(folder.glob("*.json")):

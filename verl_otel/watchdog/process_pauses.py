@@ -129,7 +129,7 @@ class PauseDetector:
                 self._others[thread] = QueueTime(f"/proc/self/task/{thread}/schedstat")
 
     def skip(self, now: float) -> None:
-        """Begin anew: the thread has slept because the process had nothing to do."""
+        """Begin again: the thread has slept because the process had nothing to do."""
         self._end_pause()
         self._find(now, 0.0)
 

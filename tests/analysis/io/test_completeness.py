@@ -78,10 +78,10 @@ def test_llm_calls_without_their_server_are_counted(story):
         ("agent", "verl", {}, False),
         ("agent", "verl", {"verl__version": "0.9.1"}, True),
     ],
-    ids=["somebody else's service", "the engine of the run", "a program without verl", "a program of verl"],
+    ids=["another service", "the engine of the run", "a program without verl", "a program of verl"],
 )
 def test_llm_calls_to_servers_of_verl_need_one(story, role, provider, facts, missing):
-    """Those of somebody else's service, and of a program without verl, have no server side that could be missing."""
+    """Those of another service, and of a program without verl, have no server side that could be missing."""
     agent = story.process(role)
     call = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": provider}
     agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **call)

@@ -243,7 +243,7 @@ because of one.
 
 ## What was not planted
 
-Other modes than `sync`; prompts that are loaded again, or that nobody works on any more; a clock that jumps, which a container cannot
+Other modes than `sync`; prompts that are loaded again, or that no process works on any more; a clock that jumps, which a container cannot
 set; rewards that are not numbers, which end the training of a model as small as this one; several nodes; GPUs. The first checkpoint of a training is
 not made slow: it makes its folders, and is not compared with later ones.
 """

@@ -46,7 +46,7 @@ def test_a_batch_that_comes_again_is_reported_once(find):
     ids=["the next epoch", "a few that are in the data twice", "a batch of few"],
 )
 def test_what_is_planned_is_not_reported(find, epochs):
-    """Tasks that share their prompt are told apart by what belongs to it."""
+    """Tasks that share their prompt are distinguished by what belongs to it."""
     assert find(*epochs) == []
 
 

@@ -85,7 +85,7 @@ def test_running_prompts_without_a_trajectory_are_abandoned(progress, clock, lin
         rollout_progress, "current_session", lambda: SimpleNamespace(config=SimpleNamespace(run_path=None))
     )
     wait(progress, clock, (0, 1, 7), (0, 1, 7), (0, 1, 7))
-    assert lines()[0].endswith("nobody works on the running prompts any more")
+    assert lines()[0].endswith("no process works on the running prompts any more")
 
 
 def test_the_steps_before_say_how_long_it_takes(progress, clock, lines, recorded):

@@ -36,7 +36,7 @@ function findingOf(row) {
 
 const figure = (text, line, label, hue) => make("span", { class: "figure" }, spark(line ?? [], label, { hue }), text);
 
-// An open list stays open: its choices are made anew only when they differ.
+// An open list stays open: its choices are made again only when they differ.
 function offer(control, values, all, chosen) {
   if (control.dataset.values === JSON.stringify(values)) return;
   control.dataset.values = JSON.stringify(values);

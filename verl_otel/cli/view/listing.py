@@ -198,7 +198,7 @@ def summarise(run: Explanation) -> _Row:
 
 
 def _rate(row: _Row) -> int:
-    """Return how much a run needs attention: 2 where somebody can act now, 1 where it ended with a finding, else 0."""
+    """Return how much a run needs attention: 2 where an action is needed now, 1 where it ended with a finding, else 0."""
     has_finding = bool(row.get("finding") and row["finding"]["is_finding"])
     if row["state"] in _BAD or (row["state"] == RunState.RUNNING.word and (row["stalled"] or has_finding)):
         return 2

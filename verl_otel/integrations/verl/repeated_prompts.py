@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.session import alerts, current_session
 
-ROWS: Final = 64
-"""Rows of a batch that are looked at, the first ones."""
-MAX_KNOWN: Final = 1 << 20
-"""Rows of an epoch that are remembered."""
+ROWS: Final = 16
+"""Rows of a batch that are looked at, the first ones: the trainer waits meanwhile, and a prompt may be long."""
+MAX_KNOWN: Final = 1 << 16
+"""Rows of an epoch that are remembered: about 5 MB."""
 SHARE: Final = 0.5
 """Share of the rows of a batch that have to be repeated. A few may be in the data twice."""
 FEWEST: Final = 4

@@ -128,7 +128,7 @@ def _log(text: str, *, running: int) -> None:
         session = current_session()
         oldest = find_oldest(_read_open_spans(session.config.run_path)) if session is not None else None
         if session is not None and oldest is None and running:
-            text += "; no trajectory of this node is open: if there is no other node, nobody works on the running prompts any more"
+            text += "; no trajectory of this node is open: if there is no other node, no process works on the running prompts any more"
         elif oldest is not None:
             trajectory, inner = oldest
             age = time.time_ns() - trajectory.start_ns
