@@ -147,6 +147,17 @@ def test_a_phase_outside_of_everything_is_measured_and_no_span(recorded, is_outs
     assert recorded.value("verl.phase.duration", verl_phase="gen") == 1
 
 
+def test_a_phase_between_two_steps_of_an_own_loop_is_a_span(recorded):
+    """A checkpoint there delays the next step."""
+    for number in range(1, 3):
+        with verl_otel.step(number):
+            pass
+        recorded.drain()
+        with verl_otel.phase("save_checkpoint"):
+            pass
+    assert [span.name for span in recorded.spans] == ["verl.step", "verl.phase.save_checkpoint"] * 2
+
+
 def test_a_verbs_object_is_for_one_block(recorded, caplog):
     """An object that a verb returned records the first block for which it is used; that it was used again is said once."""
     python = verl_otel.tool("python")

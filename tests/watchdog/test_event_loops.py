@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import subprocess
 import threading
 import time
 
@@ -71,6 +72,11 @@ async def plain():
     time.sleep(BLOCK)  # noqa: ASYNC251 - the mistake
 
 
+async def library():
+    await asyncio.sleep(0)
+    subprocess.run(["sleep", str(BLOCK)], check=True)  # noqa: ASYNC221 - the mistake
+
+
 @pytest.mark.full
 def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_for):
     """Ray runs the methods of a worker on its loop, which blocks it as planned. What blocked it is recorded all the same."""
@@ -87,9 +93,9 @@ def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("work", "tool"), [(add, "add"), (inline, "search"), (plain, None)])
+@pytest.mark.parametrize(("work", "tool"), [(add, "add"), (inline, "search"), (plain, None), (library, None)])
 def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_for, work, tool):
-    """Its length, the tool if there is one, and the line; a loop that waits has no record."""
+    """Its length, the tool if there is one, and the line, of code that is not of a library; a loop that waits has no record."""
     with running() as loop, running() as idle:
         known(watcher, loop, wait_for)
         known(watcher, idle, wait_for)

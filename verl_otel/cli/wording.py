@@ -92,6 +92,8 @@ def doing(kind: str, name: str) -> str:
         return "unknown: no trajectory is linked to this step"
     if kind == "unknown" and name == NOT_KEPT:
         return "unknown: only the root span of the trajectory was kept"
+    if name and kind in ("step", "between"):
+        return f"own span {name}"
     work = WORK.get(kind)
     if work is None:
         return kind
@@ -109,7 +111,8 @@ def describe_verdict(verdict: Verdict) -> str:
     waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
-    subject = SUBJECTS.get("worker" if is_worker else verdict.kind)
+    is_in_no_phase = verdict.kind == "phase" and verdict.cause != "phase" and verdict.subject == "step"
+    subject = SUBJECTS.get("worker" if is_worker else "step" if is_in_no_phase else verdict.kind)
     sentence = (
         subject.sentence
         if subject is not None

@@ -622,6 +622,11 @@ def has_step() -> bool:
     return _Loop.began or any(span.site.spec.verb == "step" and not span.site.hook for span in RECORDER.opened)
 
 
+def is_between_steps() -> bool:
+    """Return whether this process has an own loop that is in no step. Phases of it are spans: a checkpoint delays the next step."""
+    return _Loop.began and not any(span.site.spec.verb == "step" for span in RECORDER.opened)
+
+
 def take_ended() -> list[EndedStep]:
     """Remove and return the steps that have ended."""
     return [_Loop.ended.popleft() for _ in range(len(_Loop.ended))]

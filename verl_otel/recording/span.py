@@ -200,8 +200,9 @@ class Span:
                 if site.merges_with_parent and self._merge_into(parent):
                     return parent
                 parent.last = site
-            elif site.needs_parent:
-                self.detail.unrecorded = True  # measured only: a phase outside a step is no span
+            elif site.needs_parent and (site.hook or not own_loop.is_between_steps()):
+                # measured only: verl's timers outside a step are no spans
+                self.detail.unrecorded = True
                 self.start = clock()
                 return self
             self.outer = outer

@@ -127,13 +127,15 @@ SUBJECTS: Final = {
     "tool": Subject("Tool {subject} delayed it: {more} longer than usual{at}."),
     "reward": Subject("The reward delayed it: {more} longer than usual{at}."),
     "phase": Subject("Phase {subject} delayed it: {more} longer than in other steps{within}{at}."),
+    "step": Subject("It was delayed by {cause}: {more} longer than in other steps{at}."),
     "rank": Subject("{Subject} delayed it: the others of its group waited {more} for it in {cause}{at}.", "late rank"),
     "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
     "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
     "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
     "process": Subject("{subject} was paused for {more}{during}: {cause_name}."),
 }
-"""By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait."""
+"""By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait. Those of ``step`` have the kind
+``phase``: the time was in no phase."""
 EVIDENCE: Final = {
     "spans": "the lengths of spans, compared with those of others",
     "stacks": "a callback that an event loop did not run in time, and the stack of the loop meanwhile",

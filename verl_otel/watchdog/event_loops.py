@@ -45,7 +45,7 @@ class BlockingWork:
     def __init__(self, callback: FrameType | None, line: str, span: Span | None, began: float) -> None:
         self._callback = callback
         self.line = line
-        """``File "...", line N in function``, the innermost one."""
+        """``File "...", line N in function``, the innermost one of the user's own code (`stack_dumps.find_own`)."""
         self.span = span
         self.span_name = span.name if span is not None else ""
         self.tool = str(span.attributes.get(attr.GEN_AI_TOOL, "")) if span is not None else ""
@@ -73,7 +73,7 @@ def describe(stack: Sequence[FrameType], ran: float, pinged: float) -> BlockingW
         return None
     span = _find_wrapped(stack) or _find_current(stack[-1])
     began = pinged if span is None or span.start < ran else span.start
-    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, began)
+    return BlockingWork(stack[-1], format_frame(stack_dumps.find_own(stack)).strip(), span, began)
 
 
 def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
