@@ -152,7 +152,7 @@ def test_a_phase_between_two_steps_of_an_own_loop_is_a_span(recorded):
     for number in range(1, 3):
         with verl_otel.step(number):
             pass
-        recorded.drain()
+        assert recorded.spans  # collects: the loop has begun
         with verl_otel.phase("save_checkpoint"):
             pass
     assert [span.name for span in recorded.spans] == ["verl.step", "verl.phase.save_checkpoint"] * 2

@@ -149,7 +149,7 @@ def test_work_that_began_before_the_loop_was_asked_is_named(recorded, wait_for):
         done.result(60)
         wait_for(has_answered)
         watcher.check(1.5, 0.0)
-    (span,) = blocked(recorded, "wait")
+    (span,) = blocked(recorded, "search")
     (culprit,) = [other for other in recorded.spans if other.name == "execute_tool search"]
     assert span.attributes["gen_ai.tool.name"] == "search"
     assert abs(span.start_ns - culprit.start_ns) < 1_000_000, "a float of seconds is rounded"
@@ -188,7 +188,7 @@ def test_the_task_that_blocks_is_named_and_not_the_one_that_opened_a_span_last(r
         done.result(60)
         wait_for(has_answered)
         watcher.check(1.5, 0.0)
-    (span,) = blocked(recorded, "wait")
+    (span,) = blocked(recorded, "block")
     (culprit,) = [other for other in recorded.spans if other.attributes.get("verl.sample.uid") == "blocks"]
     assert "gen_ai.tool.name" not in span.attributes
     assert [link.span_id for link in span.links] == [culprit.span_id]
@@ -292,7 +292,7 @@ def test_the_line_is_known_while_it_blocks(recorded, watcher, wait_for):
         assert not watcher.find_blocked()
         release = threading.Event()
         asyncio.run_coroutine_threadsafe(hold(release), loop)
-        assert "in wait" in wait_for(watcher.find_blocked)
+        assert "in hold" in wait_for(watcher.find_blocked)
         release.set()
         wait_for(lambda: not watcher.find_blocked())
 
