@@ -265,3 +265,11 @@ def test_tokens_without_a_price_are_printed_once(tmp_path):
     text = explain.render(train(tmp_path, run_with_tokens))
     assert text.count("is not known") == 1
     assert f"{10 * STEPS * SAMPLES} tokens were trained on" in text
+
+
+def test_a_trajectory_without_a_uid_is_named_by_its_trace(story):
+    """An index alone would name all of them alike."""
+    process = story.process("agent_loop")
+    stories.trajectory(process, 0.0, 1.0, uid="", index=0)
+    (trajectory,) = summary.explain([story.write()]).slowest
+    assert trajectory.label == f"{trajectory.trace_id:032x}"[:8]

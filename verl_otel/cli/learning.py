@@ -20,6 +20,7 @@ COMPONENTS: Final = 6
 """Components of the reward that the table and the sentence about them show."""
 MAX_KEY: Final = 40
 """Characters of the name of a signal."""
+_SHORT: Final = {1: "rises", 0: "no trend", -1: "falls"}
 _COURSES: Final = {1: "still rises", 0: "has no clear trend", -1: "falls"}
 ADVICE: Final = {
     "nan": "look at the steps before it, and at the learning rate [{variable}=1 stops such a run]",
@@ -53,11 +54,10 @@ def describe_learning(
     if shown:
         size = find_window(learning.steps)
         rows = [("signal", f"first {size}", f"last {size}", "lowest", "at step", "highest", "at step", "trend")]
-        limit = learning.profile.values["stagnation_trend"]
         rows += [
             (
                 show(signal.name, MAX_KEY), figure(signal.begin), figure(signal.end), figure(signal.low), str(signal.low_step),
-                figure(signal.high), str(signal.high_step), _name_trend(signal, limit),
+                figure(signal.high), str(signal.high_step), _name_trend(signal),
             )
             for signal in shown
         ]  # fmt: skip
@@ -150,7 +150,6 @@ def figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"  # noqa: PLR2004 - more digits than are shown
 
 
-def _name_trend(signal: Signal, limit: float) -> str:
-    trend = signal.trend
-    word = "" if trend is None else "rises" if trend >= limit else "falls" if trend <= -limit else "no trend"
+def _name_trend(signal: Signal) -> str:
+    word = "" if signal.trend is None else _SHORT[signal.course]
     return f"{word}; NaN in {counted(signal.not_finite, 'step')}" if signal.not_finite else word

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from verl_otel._internal import error_boundary, log_lines, masking, safe_files
 from verl_otel._internal.printable import show
 from verl_otel.config import Config
-from verl_otel.model import REMOTE, LinkRecord
+from verl_otel.model import REMOTE, LinkRecord, name_trajectory
 from verl_otel.recording import series
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
@@ -48,7 +48,6 @@ MAX_TRAJECTORIES: Final = 50
 LOG_LINES: Final = 20
 LOG_BYTES: Final = 16384
 MAX_LOG_LINE: Final = 300
-_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _CAUSES: Final = (
     (
         re.compile(r"Watchdog caught collective operation timeout|NCCL.{0,40}time(?:d )?-?out", re.IGNORECASE),
@@ -124,9 +123,9 @@ def list_trajectories(snapshot: Snapshot, process_name: str) -> list[OpenSpanRow
 
 
 def trajectory_label(row: OpenSpanRow) -> str:
-    """Return ``<uid>/<index>`` with a uid short enough to read."""
-    uid = str(row.attributes.get(attr.SAMPLE_UID, "?"))
-    return f"{uid[:8] if _UUID.fullmatch(uid) else uid[-24:]}/{row.attributes.get(attr.ROLLOUT_INDEX, '?')}"
+    """Return the name of a trajectory, as `name_trajectory` returns it."""
+    uid = str(row.attributes.get(attr.SAMPLE_UID, ""))
+    return name_trajectory(uid, row.attributes.get(attr.ROLLOUT_INDEX, "?"), row.trace_id)
 
 
 def format_incident(snapshot: Snapshot, finding: Finding, status: ProcessStatus | None, cause: str) -> str:

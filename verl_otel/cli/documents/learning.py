@@ -24,6 +24,7 @@ class Signal(Document):
     high: float
     high_step: int
     trend: Annotated[float | None, about("Kendall's tau, -1 (falls) to 1 (rises)")]
+    course: Annotated[int, about("1: rises, -1: falls, 0: neither beyond what noise alone has")]
     not_finite: Annotated[int, about("steps in which it was NaN or infinite")]
 
 
