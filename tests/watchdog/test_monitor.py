@@ -12,6 +12,7 @@ import pytest
 
 from tests.watchdog.snapshots import SnapshotBuilder, make_report
 from verl_otel import config, watchdog
+from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.session import lifecycle, run_manifest, run_record
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
@@ -227,6 +228,18 @@ def test_a_repeated_stall_is_reported_again_after_a_while_only(node, hang, monke
     node.settle(hang)
     node.settle(hang)
     assert node.events()[2:] == [("stall", "agent-0")]
+
+
+def test_a_hang_that_was_reported_leaves_the_limits_as_they_were(node, hang):
+    """Neither what hung nor what waited for it makes the next one usual."""
+    for _ in range(2):
+        node.settle(hang)
+    known = dict.fromkeys(
+        ("execute_tool python", "verl.trajectory", "verl.phase.gen"), DurationStats(9, (160.0, *[2.0] * 8))
+    )
+    node.write("agent-1", os.getpid(), peers=known)
+    node.look()
+    assert {name: peers.longest for name, peers in node.monitor._peers.items()} == dict.fromkeys(known, 2.0)
 
 
 @pytest.mark.full
