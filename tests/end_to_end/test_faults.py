@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.end_to_end.faults import judging, page
+from tests.end_to_end.faults import judging, page, plan
 from tests.end_to_end.faults.kinds import KINDS
 from tests.end_to_end.faults.plan import Fault
 
@@ -79,8 +79,18 @@ def test_the_page_counts_what_was_run():
     assert "| slow reward | slow | reward |  | 1 | 0 | 0 |  |" in text
     assert "| slow tool |" not in text
     assert "Not planted alone in these trainings: slow tool, " in text
-    assert "False verdicts: 0 verdicts on 2 healthy steps, 0 in 1,000." in text
+    assert "| all | 2 | 0 (0%; 0% to 66%) | 0 |  |" in text
     assert "* slow reward of 2.0 s: reported: *nothing*." in text
+
+
+def test_what_is_reported_where_nothing_is_planted_is_false():
+    """Each verdict and each event counts, by mode; a long series is several trainings."""
+    stall = {"kind": "stall", "time": 109.5, "instance": "trainer-0", "span": "verl.logging"}
+    healthy = result(events=[stall], mode="separate_async", load=1.5) | {"faults": [], "reached": []}
+    text = page.write([healthy])
+    assert "| separate_async, no fault planted | 3 | 1 (33%; 6% to 79%) | 1 | 1.5 |" in text
+    assert "By kind: between logging file 1." in text
+    assert [training.steps for training in plan.make_healthy("asyncio", 340)] == [100, 100, 100, 40]
 
 
 def test_the_page_is_made_of_the_kept_results():

@@ -44,6 +44,11 @@ BUSY = 0.5
 """Share of the CPUs that other programs take, at which a verdict that a process had no CPU is right also where nothing was planted."""
 
 
+def find_false_events(result):
+    """Return the stalls and crashes that were reported of a training without a fault."""
+    return [] if result["faults"] else [event for event in result["events"] if event["kind"] in ("stall", "crash")]
+
+
 def find_false(result):
     """Return the number of healthy steps of a training, the false verdicts on them, and the number of those that other programs explain."""
     held = {fault["step"] + more for fault in result["faults"] for more in range(SPILL + 1)}
