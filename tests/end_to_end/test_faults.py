@@ -94,5 +94,14 @@ def test_what_is_reported_where_nothing_is_planted_is_false():
 
 
 def test_the_page_is_made_of_the_kept_results():
-    """It is not edited by hand."""
+    """It is not edited by hand, nor is what the package ships of it."""
     assert page.PAGE.read_text("utf-8") == page.write(page.read_kept())
+    assert page.COUNTED.read_text("utf-8") == page.write_counted(page.read_kept())
+
+
+def test_a_verdict_is_as_sure_as_those_of_its_kind():
+    """Right if it names what was planted in its step, wrong on a healthy one, and not counted on the step after a fault."""
+    known = result(verdicts=[RIGHT, ["phase", "phase", "adv", "adv", "", 2.0]])
+    known["steps"]["9"]["verdicts"] = [RIGHT, ["rank", "worker", "update_actor", "rank 1", "", 1.0]]
+    assert judging.count_verdicts([known]) == {"between": [1, 2], "rank": [0, 1]}
+    assert '"between": (1, 2),' in page.write_counted([{"seed": "41", **known}])

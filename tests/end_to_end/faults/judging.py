@@ -59,6 +59,29 @@ def find_false(result):
     return len(healthy), false, len(found) - len(false)
 
 
+def count_verdicts(results):
+    """Return by kind of verdict how many were right, and of how many, as [right, of].
+
+    Of a step with slow faults the first verdict counts, which is right if it names one of them; each verdict on a healthy step is wrong.
+    """
+    counts = {}
+    for result in results:
+        planted = {}
+        for fault, reached in zip(result["faults"], result["reached"], strict=True):
+            if reached is not None and KINDS[fault["kind"]].series == SLOW:
+                planted.setdefault(fault["step"], []).extend(KINDS[fault["kind"]].right)
+        first = [
+            (verdict, right)
+            for step, right in planted.items()
+            for verdict in result["steps"].get(str(step), {}).get("verdicts", [])[:1]
+        ]
+        for verdict, right in [*first, *((verdict, ()) for _, verdict in find_false(result)[1])]:
+            count = counts.setdefault(verdict[0], [0, 0])
+            count[0] += any(_fits(verdict, each) for each in right)
+            count[1] += 1
+    return counts
+
+
 def _is_together(result, fault):
     return sum(other["step"] == fault["step"] for other in result["faults"]) > 1
 

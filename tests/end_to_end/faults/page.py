@@ -9,11 +9,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from tests.end_to_end.faults.judging import BUSY, find_false, find_false_events, judge
+from tests.end_to_end.faults.judging import BUSY, count_verdicts, find_false, find_false_events, judge
 from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
 
 KEPT = Path(__file__).resolve().parent / "results"
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "faults.md"
+TOP = Path(__file__).resolve().parents[3]
+PAGE, COUNTED = TOP / "docs" / "reference" / "faults.md", TOP / "verl_otel" / "semconv" / "counted_verdicts.py"
 WIDTH = 150
 """Columns of a line of the documentation."""
 Z = 1.96
@@ -35,10 +36,25 @@ def read_kept():
 
 
 def keep(path):
-    """Keep the results of a series, and write the page from all that are kept."""
+    """Keep the results of a series, and write from all that are kept the page, and what `verl-otel explain` shows of it."""
     KEPT.mkdir(exist_ok=True)
     (KEPT / path.name).write_text(path.read_text("utf-8"), "utf-8")
+    write_kept()
+
+
+def write_kept():
+    """Write the page, and what `verl-otel explain` shows of it."""
     PAGE.write_text(write(read_kept()), "utf-8")
+    COUNTED.write_text(write_counted(read_kept()), "utf-8")
+
+
+def write_counted(results):
+    """Return the module with the counts of right verdicts."""
+    results = [result for result in results if result["seed"] not in DEVELOPMENT]
+    counts = sorted(count_verdicts(results).items())
+    rows = "".join(f'    "{kind}": ({right}, {of}),\n' for kind, (right, of) in counts)
+    rows = f"{{\n{rows}}}" if rows else "{}"
+    return _MODULE.format(seeds=", ".join(sorted({result["seed"] for result in results})), rows=rows)
 
 
 def write(results):
@@ -64,6 +80,13 @@ def write(results):
         delays=_wrap(_describe_delays(by_kind)),
         pairs=_wrap(_describe_pairs(judged)),
         false=_describe_false(results),
+        counted=_table(
+            ["verdict", "right"],
+            [
+                [kind, f"{right} of {of}{_share(right, of)}"]
+                for kind, (right, of) in sorted(count_verdicts(results).items())
+            ],
+        ),
         kinds_table=_table(
             ["kind", "sort", "where", "held out", "planted", "found", "named rightly", "time to the name"],
             [_count(name, by_kind[name]) for name in KINDS if by_kind[name]],
@@ -231,6 +254,17 @@ WHY = {
     "named rightly afterwards.",
 }
 """Why a kind was not named, where it is known. Only for what is not named in the results that are kept."""
+_MODULE = '''# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How often verdicts of each kind were right in real trainings with planted faults. Made with ``docs/reference/faults.md``, and not edited."""
+
+from typing import Final
+
+SERIES: Final = "{seeds}"
+"""What was trained: seeds, and modes without a fault."""
+RIGHT: Final[dict[str, tuple[int, int]]] = {rows}
+"""How many were right, and of how many, by kind."""
+'''
 _TEXT = """# Faults
 
 How many planted faults verl-otel finds and names, counted in real trainings. This page is made from the results in
@@ -265,6 +299,13 @@ Verdicts on steps in which nothing was planted, nor in the step before. Own loop
 a crash; beside planted faults events are not counted.
 
 {false}
+
+## How sure a verdict is
+
+Of the steps with slow faults the first verdict, which is right if it names a fault that was planted there, and all verdicts on healthy steps, which
+are wrong. `verl-otel explain --json` has these counts beside each verdict.
+
+{counted}
 
 ## By kind
 
