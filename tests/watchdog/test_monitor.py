@@ -27,7 +27,7 @@ from verl_otel.watchdog import (
 )
 from verl_otel.watchdog.cluster_backend import DeathInfo
 from verl_otel.watchdog.monitor import Monitor
-from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN
+from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN, STOPPED
 from verl_otel.watchdog.process_table import ProcessStatus
 
 
@@ -297,6 +297,21 @@ def test_the_death_of_a_process_without_telemetry_is_a_crash_if_the_cluster_says
     assert (
         "storage" not in node.monitor._take_snapshot(time.monotonic()).reports
     )  # what hangs later does not wait for it
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_a_stopped_process_without_telemetry_is_named_if_nothing_goes_on(node, moving):
+    """Ray's raylet, for example: no span says who waits for it, and none is overdue yet."""
+    builder = SnapshotBuilder().process("trainer-0", "trainer").process("raylet", "raylet", STOPPED, is_helper=True)
+    builder.open("trainer-0", "verl.phase.adv", 9)
+    if moving:
+        builder.moving("trainer-0")
+    snapshot = builder.build()
+    status = ProcessStatus(snapshot.reports["raylet"], (0, 0, 0))
+    status.state, status.last_heartbeat = STOPPED, time.monotonic() - 9
+    node.monitor._processes.statuses["raylet"] = status
+    found = [(each.reason, each.process_name) for each in node.monitor._diagnose(snapshot)]
+    assert found == ([] if moving else [(STOPPED, "raylet")])
 
 
 @pytest.mark.full

@@ -324,8 +324,8 @@ def error_name(error: BaseException) -> str:
         kind = type(error)
         module, name = kind.__module__, kind.__qualname__
         full_name = name if module == "builtins" else f"{module}.{name}"
-        if type(error) is OSError and error.errno in errno.errorcode:
-            full_name = f"{name}.{errno.errorcode[error.errno]}"
+        if type(error) is OSError and (code := errno.errorcode.get(error.errno or 0)):
+            full_name = f"{name}.{code}"
         return full_name if _ERROR_NAME.fullmatch(full_name) else OTHER_NAME
     except Exception as failure:
         error_boundary.may_propagate(failure)
