@@ -28,6 +28,7 @@ from verl_otel.analysis.model import (
 )
 from verl_otel.cli import advice, explain, run_selection
 from verl_otel.cli.page import data
+from verl_otel.semconv import counted_verdicts
 from verl_otel.semconv.kinds import ADVICE, WORK
 
 TOOL = ("tool", "python")
@@ -343,6 +344,18 @@ def test_json(call, held, explained):
     assert sum(step["gpu"]["gpu-0"].values()) == pytest.approx(step["seconds"])
     assert answer["run"]["stragglers"] == []
     assert answer["counts"]["held"] == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "expected"), [({"trajectory": (9, 10)}, {"right": 9, "of": 10, "series": "41"}), ({}, None)]
+)
+def test_json_has_how_often_such_verdicts_were_right(call, held, explained, monkeypatch, right, expected):
+    """Null where none was counted."""
+    monkeypatch.setattr(counted_verdicts, "RIGHT", right)
+    monkeypatch.setattr(counted_verdicts, "SERIES", "41")
+    explained(held)
+    (step,) = json.loads(call("explain", "--json", "r1").out)["steps"]
+    assert step["verdicts"][0]["counted"] == expected
 
 
 def test_a_step_of_which_only_the_sums_were_kept():

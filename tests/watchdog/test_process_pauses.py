@@ -63,7 +63,9 @@ class Queue:
         (2.0, 2.0, 0.1, 1, "collection"),
         (2.0, 0.1, 0.1, 1, "process"),
         (2.0, 0.2, 1.5, 0, "cpu"),
-        (2.0, 1.0, 1.5, 1, "cpu"),
+        (2.0, 1.0, 1.5, 1, "collection"),
+        (2.0, 1.0, 1.9, 1, "cpu"),
+        (2.0, 0.2, 1.5, 1, "cpu"),
     ],
 )
 def test_the_reason_follows_from_what_happened_meanwhile(monkeypatch, late, used, queued, collections, reason):

@@ -30,6 +30,9 @@ executor of an event loop was free."""
 QUEUED_SHARE: Final = 0.5
 """Share of the time for which a thread has to wait in the run queue."""
 MAX_THREADS: Final = 8
+STARVED_SHARE: Final = 0.9
+"""Share of the time by which this thread woke up late for which it was in the run queue, from which on a collection is not the reason. During a
+collection it looks for the interpreter lock every 5 ms, and waits for a CPU each time: beside other programs up to 0.84 of the time."""
 IDLE_SHARE: Final = 0.25
 """Share of a CPU below which the process did not compute: one that computes may have to share a CPU with others."""
 _SITE: Final = CallSite("paused", hook=True)
@@ -168,10 +171,13 @@ class PauseDetector:
         waited_most = max([known.take() for known in self._others.values()], default=0.0)
         if late < PAUSED_SECONDS:
             return Pause(since, now, CPU, waited_most) if waited_most >= QUEUED_SHARE * (now - since) else _NONE
-        if waited >= late / 2:
+        computed = used >= IDLE_SHARE * (now - since)
+        if collected and computed and waited < STARVED_SHARE * late:
+            reason = COLLECTION
+        elif waited >= late / 2:
             reason = CPU
-        elif used >= IDLE_SHARE * (now - since):
-            reason = COLLECTION if collected else INTERPRETER
+        elif computed:
+            reason = INTERPRETER
         else:  # the thread that held the interpreter lock did not compute
             reason = CPU if waited_most >= late / 2 else PROCESS
         return Pause(now - late, now, reason, max(waited, waited_most))

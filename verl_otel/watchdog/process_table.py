@@ -32,8 +32,9 @@ from verl_otel.watchdog.process_pauses import Pause
 from verl_otel.watchdog.process_reports import ProcessReport
 from verl_otel.watchdog.stillness import Stillness
 
-STOPPED_SECONDS: Final = 3.0
-"""Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`."""
+STOPPED_SECONDS: Final = 8.0
+"""Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`, which is reported if it has work,
+however long that takes otherwise. Shorter ones are causes of a slow step."""
 MISSED_HEARTBEATS: Final = 3
 """Heartbeats that a process may miss before it is late: a drain may take long."""
 MEMORY_SECONDS: Final = 5.0

@@ -37,9 +37,17 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
-from verl_otel.semconv import kinds
+from verl_otel.semconv import counted_verdicts, kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
+
+
+class Counted(Document):
+    """How often verdicts of this kind were right in real trainings with planted faults (docs/reference/faults.md)."""
+
+    right: int
+    of: int
+    series: Annotated[str, about("what was trained: seeds of faults, and modes without one")]
 
 
 class Verdict(Cause):
@@ -56,6 +64,7 @@ class Verdict(Cause):
     during: Annotated[str, about("phase of the process in which it was paused; empty: none, or several")]
     cancelled: Annotated[bool, about("it is about a trajectory that was cancelled")]
     rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
+    counted: Annotated[Counted | None, about("how sure it is; null: no verdict of this kind was counted")]
 
 
 class Segment(Document):
@@ -349,6 +358,12 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
     )
 
 
+def _find_counted(kind: str) -> dict[str, Any] | None:
+    """Return how often verdicts of a kind were right; None if none was counted."""
+    known = counted_verdicts.RIGHT.get(kind)
+    return known and {"right": known[0], "of": known[1], "series": counted_verdicts.SERIES}
+
+
 def make_step(run: model.Explanation, step: model.Step, excess: findings.Excess) -> Step:
     """Return a step.
 
@@ -366,7 +381,13 @@ def make_step(run: model.Explanation, step: model.Step, excess: findings.Excess)
         unexplained=excess.rest,
         next_late=excess.late,
         verdicts=[
-            fill(Verdict, verdict, trace_id=name_id(verdict.trace_id), next=advice.advise(run, verdict))
+            fill(
+                Verdict,
+                verdict,
+                trace_id=name_id(verdict.trace_id),
+                next=advice.advise(run, verdict),
+                counted=_find_counted(verdict.kind),
+            )
             for verdict in step.verdicts
         ],
         path=[
