@@ -167,6 +167,18 @@ def test_causes_and_the_excess_of_a_step_are_told_apart(saved, title, call, held
     assert f"Step 7 took {title}" in call("explain", "r1").out
 
 
+def test_steps_are_in_the_order_of_what_their_titles_say(call, held, explained):
+    """The one that took most longer comes first, also where more of another one is explained."""
+    steps = list(held.steps)
+    verdict = steps[6].verdicts[0]
+    longest = explanations.step(4, {**explanations.HEALTHY, TOOL: 15.0})
+    steps[3] = longest._replace(verdicts=(verdict._replace(step=4, saved=8.0),))
+    explained(held._replace(steps=tuple(steps)))
+    titles = [line for line in call("explain", "r1").out.splitlines() if line.startswith("Step ")]
+    assert [(line.split()[1], line.split()[5]) for line in titles] == [("4", "13.00"), ("7", "9.80")]
+    assert [step["number"] for step in json.loads(call("explain", "r1", "--json").out)["steps"]] == [4, 7]
+
+
 def test_a_step_is_not_compared_with_start_up(call, explained):
     """Where the only other step contains start-up there is no usual time to compare with."""
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 2)))

@@ -4,6 +4,7 @@
 
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -464,7 +465,7 @@ def test_traces_of_a_collector_are_read(call, tmp_path):
     assert result.out.splitlines()[-2:] == [f"Files: {traces}", f"Next: verl-otel explain --otlp {traces}"]
     explained = call("explain", "r1", "--otlp", traces).out
     assert "Step 2 took 15.00 s" in explained
-    assert "how the run learned: of such files only the traces are read" in explained
+    assert "how the run learned and how it ended: of such files only the traces are read" in explained
     for arguments, text in (
         (["r2", "--otlp", traces], "r2 is not in the files, which have the runs: r1"),
         (
@@ -475,6 +476,15 @@ def test_traces_of_a_collector_are_read(call, tmp_path):
     ):
         refused = call("report", *arguments)
         assert (refused.code, refused.err) == (2, f"verl-otel: {text}\n")
+
+
+def test_traces_alone_say_of_no_run_that_it_is_running(call, tmp_path, monkeypatch):
+    """Also where the last span has just ended: no span says that more will follow."""
+    folder = stories.training(tmp_path / "r1").write()
+    monkeypatch.setattr("verl_otel.analysis.io.run_status.RUNNING_SECONDS", math.inf)
+    for command in ("report", "explain"):
+        result = call(command, "--otlp", next(folder.glob("traces-*.jsonl")))
+        assert result.out.splitlines()[0].endswith(" · no end seen")
 
 
 @pytest.fixture

@@ -365,6 +365,18 @@ def test_in_a_process_without_spans_no_loop_is_asked(recorded, wait_for, monkeyp
     assert "verl.process.paused" not in {span.name for span in recorded.spans}
 
 
+def test_the_thread_is_awake_from_the_beginning_of_a_step(recorded, wait_for):
+    """A drain would wake it up to a second later, and a pause before that would not be found. There is no loop."""
+    watcher = event_loops.watch()
+    try:
+        wait_for(lambda: watcher._sleeps and watcher._pauses._checked)
+        slept = watcher._pauses._checked
+        with verl_otel.step(1):
+            wait_for(lambda: watcher._pauses._checked > slept)
+    finally:
+        watcher.stop(10)
+
+
 def test_a_loop_that_stops_in_its_callback_is_forgotten(watcher, wait_for, recorded):
     """A loop that ends without an answer keeps neither its place nor the frame of its callback, and its pause is not a blocked time."""
     loop = asyncio.new_event_loop()

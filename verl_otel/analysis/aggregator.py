@@ -24,7 +24,7 @@ from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
 from verl_otel.analysis.traces import timeline
-from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, PHASE_PREFIX, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
@@ -291,8 +291,13 @@ class Aggregator(msgspec.Struct, dict=True):
         if not members and timeline.consumes_submitted(root):
             path = timeline.mark_unlinked(path, self._waiting.values())
         judged = judge_step(built, path, self._judge.judge(built.step, built.findings))
-        add = self._windows.merge_step if self._has_other_rank(judged.step, root) else self._windows.add_step
-        add(judged)
+        if self._has_other_rank(judged.step, root):
+            self._windows.merge_step(judged)
+            return
+        self._windows.add_step(judged)
+        if is_own:  # verl's trainers have a span for each validation, an own loop has a phase of its step
+            phases = [child.span for child in root.children if child.span.name == f"{PHASE_PREFIX}testing"]
+            self.validations += [(judged.step.number, phase.start_ns, phase.end_ns) for phase in phases]
 
     def _has_other_rank(self, step: Step, root: Node) -> bool:
         """Return whether another rank of a distributed loop has recorded this step before, and note this rank."""

@@ -208,12 +208,15 @@ class Span:
             self.outer = outer
             if site.spec.root:
                 self._begin_root()
-            self.token = make_current(self)
             opened = RECORDER.open_spans
-            if len(RECORDER.ended) < RECORDER.capacity and len(opened) < OPEN_FACTOR * RECORDER.capacity:
-                opened[self] = None
+            if len(opened) >= OPEN_FACTOR * RECORDER.capacity:
+                self.drop()  # it does not become current: the next one would hold it, also if it is never left
             else:
-                self.drop()
+                self.token = make_current(self)
+                if len(RECORDER.ended) < RECORDER.capacity:
+                    opened[self] = None
+                else:
+                    self.drop()
             self.start = clock()
             return self
         except BaseException:

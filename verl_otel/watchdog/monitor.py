@@ -267,6 +267,9 @@ class Monitor(threading.Thread):
 
     def _check(self) -> None:
         self._processes.refresh()
+        for report, rows in self._processes.dead_children:
+            self._reporter.report_child(report, rows)
+        self._processes.dead_children.clear()
         statuses = self._processes.statuses
         if self._processes.changed:
             self._processes.changed = False

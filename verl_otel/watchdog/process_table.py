@@ -151,6 +151,8 @@ class ProcessTable:
         """Peers of removed processes, which stay valid for the others."""
         self.changed = True
         """Whether a report has changed since this was set to False."""
+        self.dead_children: list[tuple[ProcessReport, list[OpenSpanRow]]] = []
+        """The forked children that died at work since this was emptied, with what they had open."""
 
     def refresh(self) -> None:
         """Read changed reports, and update the states."""
@@ -174,9 +176,12 @@ class ProcessTable:
                 self.changed = True
         for status in list(self.statuses.values()):
             self._check(status)
-            if status.state == DIED and status.report.is_child:
-                self.remove(status.report.process_name)  # its parent may have killed it
-                (self._run_path / status.report.open_name).unlink(missing_ok=True)
+            if status.state == DIED and status.report.is_child:  # its parent may have killed it
+                path = self._run_path / status.report.open_name
+                if rows := read_rows(path, status.report.process_name):
+                    self.dead_children.append((status.report, rows))
+                self.remove(status.report.process_name)
+                path.unlink(missing_ok=True)
         # The raylet always has a little to do.
         pids = [status.report.process.pid for status in self.statuses.values() if status.report.role != RAYLET]
         self._stillness.sample(pids, time.monotonic())

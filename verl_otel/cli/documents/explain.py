@@ -258,9 +258,9 @@ class WholeRun(Document):
 
 
 class Event(Document):
-    """Stalls, crashes, stops by guards and alerts."""
+    """Stalls, crashes, forked children that died at work, stops by guards and alerts."""
 
-    kind: Annotated[str, about("stall, crash, stopped or alert")]
+    kind: Annotated[str, about("stall, crash, child, stopped or alert")]
     after: Annotated[float | None, about("seconds after the start of the run")]
     text: str
     stack: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION of where the culprit was, the innermost call first")]

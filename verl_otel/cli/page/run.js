@@ -258,7 +258,7 @@ function eventsPart(run) {
     dead.map((row) =>
       make("p", { class: "note" }, bdi(`${row.process} stopped writing ${seconds(row.silent)} before the others.`))),
     run.events.length + dead.length ? "" : make("p", { class: "soft" }, "No stall, crash or alert was reported."),
-    run.log.length ? [make("h3", {}, "Log, newest first"), textBox("Log", [...run.log].reverse().join("\n"))] : "",
+    run.log.length ? [make("h3", {}, "Log, newest first"), textBox("Log", run.log.join("\n"))] : "",
   ];
 }
 
