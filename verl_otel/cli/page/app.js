@@ -12,6 +12,8 @@ import { samplesView, stepView, trajectoryView } from "./step.js";
 import { isLive, looks, ownRun } from "./source.js";
 
 const EVERY = 2000;
+const OFTEN = 1000; // where steps are shorter than SHORT seconds
+const SHORT = 5;
 let view = null;
 let shownPath = null;
 let timer = 0;
@@ -87,7 +89,8 @@ async function turn() {
     byId("loading")?.remove();
     document.documentElement.dataset.ready = "yes";
   }
-  if (isLive) timer = setTimeout(turn, EVERY);
+  const isShort = last.status?.run?.state === "running" && last.status.steps.seconds.at(-1) < SHORT;
+  if (isLive) timer = setTimeout(turn, isShort ? OFTEN : EVERY);
 }
 
 function open() {
