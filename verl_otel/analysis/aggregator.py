@@ -25,7 +25,7 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
 from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.tree import IncompleteTraces, Node, Trace, Written, assemble
+from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
@@ -120,10 +120,10 @@ class Aggregator(msgspec.Struct, dict=True):
             self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
         known_ns = piece.watermark_ns - self.context.slack_ns
         late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
-        self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece), late))
+        self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
 
-    def _find_written(self, piece: Piece) -> int:
+    def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
         """Return until when every process has written what had ended, by what each host has written since; 0 while that is unknown.
 
         A process in which nothing ends writes nothing, so another one of its host speaks for it.
@@ -135,7 +135,7 @@ class Aggregator(msgspec.Struct, dict=True):
         for index, (values, _, newest) in enumerate(self.writers.processes()):
             if newest >= begin_ns:
                 host = str(values.get(attr.HOST_NAME, ""))
-                latest[host] = max(latest.get(host, 0), self.set_clock(index, newest))
+                latest[host] = max(latest.get(host, 0), newest - (ahead(index, newest) if ahead else 0))
         written_ns = min(latest.values(), default=0) - ORDER_NS
         return max(written_ns, piece.watermark_ns) if len(latest) == 1 else written_ns
 
