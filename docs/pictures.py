@@ -58,7 +58,7 @@ def take(browser, address, name, place, size, scheme):
     page.goto(address + place)
     page.wait_for_function(SETTLED, timeout=900_000)
     page.wait_for_timeout(500)
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(240, dither=Image.Dither.NONE)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE)
     picture.save(IMAGES / f"{name}-{width}-{scheme}.png", optimize=True)
     page.close()
 

@@ -16,7 +16,7 @@ from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_unused_reason, needs_spread
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.followed_files import Piece
+from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.pieces import Context, ahead_of, find_trajectory, name_instance, summarise
@@ -25,7 +25,7 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
 from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, PHASE_PREFIX, STEP, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
+from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
@@ -34,6 +34,7 @@ from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
 from verl_otel.analysis.windows import Window, Windows, find_restarts, find_start
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.run_state import DRAIN_INTERVAL
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 
 MAX_OUTSIDE: Final = 20
@@ -89,8 +90,8 @@ class Aggregator(msgspec.Struct, dict=True):
     """Spans that never ended."""
     _open_spans: dict[int, list[OpenSpan]] = {}
     """Spans that will never end and whose traces are not complete, by trace."""
-    _awaited: frozenset[int] = frozenset()
-    """Ids of the spans that the processes last wrote as open."""
+    _awaited: dict[int, int] = {}
+    """The trace of each span that the processes last wrote as open, by its id."""
     _ended: frozenset[int] = frozenset()
     """Those of them that have ended since."""
     _given_up: set[int] = msgspec.field(default_factory=set)
@@ -104,8 +105,9 @@ class Aggregator(msgspec.Struct, dict=True):
 
     def add(self, piece: Piece) -> None:
         """Read a piece. Pieces come in the order of time."""
-        found = summarise(piece, self.context, self._awaited, self.writers, self.tally, self.problems)
-        self._ended = (self._ended & self._awaited) | found.ended
+        awaited = frozenset(self._awaited)
+        found = summarise(piece, self.context, awaited, self.writers, self.tally, self.problems)
+        self._ended = (self._ended & awaited) | found.ended
         if found.times is not None:
             first_ns, last_ns = found.times
             self._windows.note_time(first_ns)
@@ -117,8 +119,25 @@ class Aggregator(msgspec.Struct, dict=True):
         for span, process in found.spans:
             self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
         known_ns = piece.watermark_ns - self.context.slack_ns
-        self._add_traces(self._unfinished.take_whole(known_ns + LATE_NS))
+        late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
+        self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
+
+    def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
+        """Return until when every process has written what had ended, by what each host has written since; 0 while that is unknown.
+
+        A process in which nothing ends writes nothing, so another one of its host speaks for it.
+        """
+        if not piece.is_last or self.manifest.get(DRAIN_INTERVAL):
+            return 0
+        latest: dict[str, int] = {}
+        begin_ns = max(self._restarts, default=0)
+        for index, (values, _, newest) in enumerate(self.writers.processes()):
+            if newest >= begin_ns:
+                host = str(values.get(attr.HOST_NAME, ""))
+                latest[host] = max(latest.get(host, 0), newest - (ahead(index, newest) if ahead else 0))
+        written_ns = min(latest.values(), default=0) - ORDER_NS
+        return max(written_ns, piece.watermark_ns) if len(latest) == 1 else written_ns
 
     def note_open(self, opened: Sequence[OpenSpan]) -> None:
         """Note the spans that had not ended when they were last written. Those of an attempt that is over end with it.
@@ -126,7 +145,7 @@ class Aggregator(msgspec.Struct, dict=True):
         Args:
             opened: The spans. What is read next may contain that they have ended.
         """
-        self._awaited = frozenset(open_span.span.span_id for open_span in opened)
+        self._awaited = {open_span.span.span_id: open_span.span.trace_id for open_span in opened}
         for open_span in opened:
             span = open_span.span
             if self._is_over(open_span) and span.span_id not in self._given_up:

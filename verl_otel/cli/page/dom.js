@@ -69,6 +69,16 @@ export function factList(facts) {
     make("div", {}, make("dt", {}, bdi(title)), make("dd", {}, bdi(text)))));
 }
 
+// Returns whether data differ from those before: what is unchanged is not drawn again.
+export function changes() {
+  let known;
+  return (data) => {
+    const before = known;
+    known = JSON.stringify(data);
+    return known !== before;
+  };
+}
+
 // A part that is made when it is opened.
 export function details(title, content) {
   const element = make("details", {}, make("summary", {}, title));
@@ -111,12 +121,6 @@ export function axisSeconds(step) {
   const [, unit, factor] = UNITS.find(([least]) => step >= least);
   const words = axisNumber(step / factor);
   return (value) => `${words(value / factor)} ${unit}`;
-}
-
-// Steps of an axis: 1, 2 or 5 times a power of ten.
-export function niceStep(raw) {
-  const power = 10 ** Math.floor(Math.log10(raw || 1));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
 }
 
 // For axes: all labels of one axis with the same digits.
