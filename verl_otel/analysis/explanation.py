@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from verl_otel.analysis import spilling
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.io import completeness, run_status
@@ -45,6 +46,7 @@ def describe(
     ]
     run_id = manifest.get("run_id") or (processes[0].resource.text(attr.RUN_ID) if processes else folders[0].name)
     steps, unused = aggregator.settled_steps()
+    steps = spilling.name_reads(steps, series)
     series = add_rewards(series, steps)
     start_ns, end_ns = _bounds(aggregator, series, run_events)
     has_gpu = _check_gpus(aggregator, processes, series, manifest, problems)

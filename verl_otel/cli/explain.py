@@ -389,7 +389,9 @@ def _whole_run(run: Explanation, whole: WholeRun) -> Iterator[str]:
     yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=run.has_gpu, when=" of the steps"))
     yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
     yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
+    yield from _block("Ray's object store", wording.describe_spilled(whole.spilled))
     yield from _block("Memory of the processes that grew most", wording.describe_memory(whole.memory))
+    yield from _block("Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep))
     late = whole.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late))
     found = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))

@@ -29,7 +29,16 @@ from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import off_policy, own_workers
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli.documents.base import OffPolicy
-from verl_otel.cli.documents.explain import Balance, Cost, Persistence, ProcessMemory, TrajectoryEnds, WeightSync
+from verl_otel.cli.documents.explain import (
+    Balance,
+    Cost,
+    KeptMemory,
+    Persistence,
+    ProcessMemory,
+    Spilled,
+    TrajectoryEnds,
+    WeightSync,
+)
 from verl_otel.cli.formatting import number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
 
@@ -352,11 +361,27 @@ def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
         yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
 
 
+def describe_spilled(spilled: Iterable[Spilled]) -> Iterator[str]:
+    """Yield what Ray's object stores wrote to disk, and read back."""
+    for one in spilled:
+        verb = "written to disk, because it was full" if one.direction == "write" else "read back"
+        rate = f", {show_bytes(one.bytes / one.seconds)} a second" if one.seconds else ""
+        yield f"{show_bytes(one.bytes):>10}  {verb}: {seconds(one.seconds)}{rate}"
+
+
 def describe_memory(processes: Iterable[ProcessMemory]) -> Iterator[str]:
     """Yield the resident memory of processes: what each had first, and has now."""
     for one in processes:
         highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
         yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {show_bytes(one.first)} at its first record{highest}"
+
+
+def describe_kept(kept: Iterable[KeptMemory]) -> Iterator[str]:
+    """Yield what engines keep on GPUs while they sleep."""
+    for one in kept:
+        of = f" of {show_bytes(one.limit)} ({percent(one.bytes / one.limit)})" if one.limit else ""
+        highest = f", at most {show_bytes(one.highest)}" if one.highest > one.bytes else ""
+        yield f"{show_bytes(one.bytes):>10}{of}  {show(one.instance)} on {show(one.device)}{highest}"
 
 
 def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:

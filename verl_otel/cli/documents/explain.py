@@ -8,7 +8,16 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Annotated, Any
 
-from verl_otel.analysis import findings, learning, model, process_memory, step_lengths, trajectory_ends, weight_syncs
+from verl_otel.analysis import (
+    findings,
+    learning,
+    model,
+    process_memory,
+    spilling,
+    step_lengths,
+    trajectory_ends,
+    weight_syncs,
+)
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import can_replay
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
@@ -227,6 +236,14 @@ class WeightSync(Document):
     parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
 
 
+class Spilled(Document):
+    """What Ray's object stores wrote to disk and read back, as raylets log it."""
+
+    direction: Annotated[str, about("write or read")]
+    bytes: Annotated[float, about("of all nodes")]
+    seconds: Annotated[float, about("of all nodes")]
+
+
 class ProcessMemory(Document):
     """Resident memory of the processes that grew most in the newest attempt, the most first."""
 
@@ -234,6 +251,16 @@ class ProcessMemory(Document):
     first: Annotated[float, about("bytes at the first record")]
     newest: Annotated[float, about("bytes at the newest record")]
     highest: Annotated[float, about("bytes")]
+
+
+class KeptMemory(Document):
+    """Memory of the GPUs of which sleeping engines keep most, the most first; none of which it is less than 5 %."""
+
+    instance: Annotated[str, about("the process of the engine's server")]
+    device: Annotated[str, about("id of the GPU")]
+    bytes: Annotated[float, about("at the newest sleep")]
+    highest: Annotated[float, about("bytes")]
+    limit: Annotated[float | None, about("all bytes of the GPU")]
 
 
 class TrajectoryEnds(Document):
@@ -252,7 +279,9 @@ class WholeRun(Document):
     cost: RunCost | None
     trajectories: TrajectoryEnds
     weight_sync: tuple[WeightSync, ...]
+    spilled: tuple[Spilled, ...]
     memory: tuple[ProcessMemory, ...]
+    asleep: tuple[KeptMemory, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
@@ -327,7 +356,9 @@ def make_explain(run: model.Explanation, steps: Sequence[model.Step], *, whole: 
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=trajectory_ends.count(run.series, find_restarts(run.manifest)),
             weight_sync=weight_syncs.find(run.series),
+            spilled=spilling.find(run.series),
             memory=process_memory.find(run.series, find_restarts(run.manifest)),
+            asleep=process_memory.find_kept(run.series),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=[
                 {
