@@ -30,7 +30,7 @@ from verl_otel.recording.context import SpanIds
 from verl_otel.recording.duration_stats import DURATIONS, DurationLog
 from verl_otel.recording.sampling import MARKS, POLICY
 from verl_otel.recording.series import bound_labels, bound_point
-from verl_otel.recording.span import Span, clock, create_child_ids, create_root_ids, release_ended_parents
+from verl_otel.recording.span import Span, clock, create_child_ids, create_root_ids
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import SERVER, SPANS, STATUS_UNSET
@@ -193,20 +193,27 @@ def _identify(chunk: list[Span]) -> None:
     for span in chunk:
         if span.ids is None:
             outer = span.outer
-            if not outer or span.site.spec.root:  # a root
+            if type(outer) is Span and not span.site.spec.root:
+                ids: Any = outer.ids
+                if type(ids) is SpanIds or (ids := _find_ids(outer)):
+                    if ids.flags & SAMPLED:
+                        waiting.append(span)
+                    else:
+                        span.ids = (ids, 0)  # nothing shows it, so it needs no id of its own
+            elif not outer or span.site.spec.root:
                 roots.append(span)
-            elif type(outer) is Span and (type(outer.ids) is SpanIds or _has_ids(outer)):
-                waiting.append(span)
     create_child_ids(waiting)
     if roots:
         create_root_ids(roots)
 
 
-def _has_ids(span: Span) -> bool:
-    """Return whether a span has ids; creates them if it has none."""
-    with error_boundary.suppress_errors("record"):
-        span.resolve()
-    return type(span.ids) is SpanIds
+def _find_ids(span: Span) -> SpanIds | None:
+    """Return the ids of a span, which are created if it has none; None if that fails."""
+    try:
+        return span.resolve()
+    except Exception as error:
+        error_boundary.record_internal_error("record", error)
+        return None
 
 
 def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanRecord]) -> None:
@@ -223,18 +230,19 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
                 last_parent = None
                 trace_id, span_id, parent_id, flags, state, offset = ids or span.resolve()
             start, stop, site, detail = span.start, span.stop, span.site, span._detail
-            start_ns, end_ns, spec = _whole(start * 1e9) + offset, _whole(stop * 1e9) + offset, site.spec
+            end_ns, spec = _whole(stop * 1e9) + offset, site.spec
             if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
-                _measure(span, end_ns, trace_id, span_id, sampled=flags & SAMPLED)
+                _measure(span, end_ns, trace_id, span_id, state, sampled=flags & SAMPLED)
             outer = span.outer
-            if type(outer) is Span and outer.stop:
-                release_ended_parents(span)
+            while type(outer) is Span and outer.stop:  # a chain of tasks would keep all ended ones alive
+                outer = outer.outer
+            span.outer = outer
             if notes is not None:
                 served_ns = end_ns if spec.kind == SERVER else 0
                 notes.add(site.name if detail is None else span.name, stop - start, parent_id, served_ns)
             if not flags & SAMPLED and spec.verb != "trajectory":
                 continue
-            own = span._attributes
+            start_ns, own = _whole(start * 1e9) + offset, span._attributes
             attributes: Attributes = {**site.attributes, **own} if own else site.attributes
             if detail is None:
                 fields: tuple[object, ...] = (
@@ -252,14 +260,14 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
             error_boundary.record_internal_error("record", error)
 
 
-def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, *, sampled: int) -> None:
+def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, state: str, *, sampled: int) -> None:
     """Record the metrics of a span, and offer an exemplar if it is sampled and the slowest of its bucket.
 
     A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket without a recent exemplar marks
     one for it.
     """
     seconds = span.stop - span.start
-    histogram = measure(span, seconds)
+    histogram = measure(span, seconds, state)
     if histogram is None or not sampled or not POLICY.exemplars or not histogram.wants(seconds, end_ns):
         return
     if MARKS.allows_exemplar(span, needed=histogram.lacks(seconds, end_ns)):
