@@ -18,6 +18,7 @@ from verl_otel.model import (
     SAMPLED,
     TRACE_FLAGS,
     Attributes,
+    AttributeValue,
     Batch,
     Exemplar,
     Labels,
@@ -26,6 +27,7 @@ from verl_otel.model import (
     SpanRecord,
 )
 from verl_otel.recording import convention_aliases, own_loop, sampled_timers, series, state
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.duration_stats import DURATIONS, DurationLog
 from verl_otel.recording.sampling import MARKS, POLICY
@@ -315,44 +317,65 @@ OPEN_AFTER: Final = 1.0
 """Age in seconds from which an open span is in the table; younger ones usually end before the next drain."""
 MAX_OPEN: Final = 500
 """Spans of the table, the oldest: enough to see what hangs."""
-PER_SECOND: Final = 62.5
-"""Spans that enter the table in a second, at most: of 500 and more open ones, those enter that have been open for 8 s."""
+PER_SECOND: Final = 16.0
+"""Spans that enter the table in a second, at most, while few are open: of more open ones, those enter that have been open for longer."""
+ENTER_AFTER: Final = 8.0
+"""Age in seconds at which a span enters the table, however many are open."""
 
-_State = tuple[object, ...]
-"""What a row shows of a span. Its start distinguishes a span from another one with the same `id`."""
+
+class _Entry(NamedTuple):
+    """A row of the table, and what of its span it shows."""
+
+    row: OpenSpan
+    last: CallSite | None
+    own: dict[str, AttributeValue] | None
+    rare: tuple[object, ...] | None
+
+    def shows(self, span: Span) -> bool:
+        """Return whether the span has not changed. Its start distinguishes it from another one with the same `id`."""
+        return (
+            self.row.start == span.start
+            and self.last is span.last
+            and self.own == span._attributes
+            and self.rare == _read_rare(span)
+        )
 
 
 class _Table:
-    """The rows that were made last, and what of their spans they show, by the `id` of the span."""
+    """The rows that were made last, by the `id` of the span."""
 
-    entries: dict[int, tuple[_State, OpenSpan]] = {}
+    entries: dict[int, _Entry] = {}
 
 
 def read_open() -> tuple[OpenSpan, ...]:
     """Return the oldest open spans; the row of one that has not changed is the same object as before. Call on one thread at a time."""
     now, known, opened = clock(), _Table.entries, RECORDER.opened
-    entry_age = OPEN_AFTER * max(1.0, min(len(opened), MAX_OPEN) / PER_SECOND)
-    entries: dict[int, tuple[_State, OpenSpan]] = {}
+    entry_age = min(ENTER_AFTER, OPEN_AFTER * max(1.0, len(opened) / PER_SECOND))
+    entries: dict[int, _Entry] = {}
     for span in opened:  # in order of opening, so the first young one ends the search
         entry, age = known.get(id(span)), now - span.start
         if len(entries) >= MAX_OPEN or age < OPEN_AFTER or (age < entry_age and entry is None):
             break
-        with error_boundary.suppress_errors("open span"):
-            current = _read_state(span)
-            entries[id(span)] = entry if entry is not None and entry[0] == current else (current, _make_row(span))
+        try:
+            entries[id(span)] = entry if entry is not None and entry.shows(span) else _make_entry(span)
+        except Exception as error:
+            error_boundary.record_internal_error("open span", error)
     _Table.entries = entries
-    return tuple([row for _, row in entries.values()])
+    return tuple([entry.row for entry in entries.values()])
 
 
-def _read_state(span: Span) -> _State:
-    own, detail = span._attributes, span._detail
-    rare = None if detail is None else (detail.name, detail.status, len(detail.links or ()), len(detail.events or ()))
-    return span.start, span.last, own and own.copy(), rare
+def _read_rare(span: Span) -> tuple[object, ...] | None:
+    detail = span._detail
+    return None if detail is None else (detail.name, detail.status, len(detail.links or ()), len(detail.events or ()))
 
 
-def _make_row(span: Span) -> OpenSpan:
-    last_child = span.last.name if span.last is not None else ""
-    return OpenSpan(record_open(span), span.start, last_child, span.site.spec.verb)
+def _make_entry(span: Span) -> _Entry:
+    own, last, rare = span._attributes, span.last, _read_rare(span)
+    shown = (
+        own and own.copy()
+    )  # before the row is made: another thread may write meanwhile, and what it writes is a change
+    last_child = last.name if last is not None else ""
+    return _Entry(OpenSpan(record_open(span), span.start, last_child, span.site.spec.verb), last, shown, rare)
 
 
 def clear_open() -> None:
