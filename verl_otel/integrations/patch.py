@@ -181,8 +181,7 @@ class SpanCall:
     def __enter__(self) -> SpanCall:
         if RECORDER.on:
             try:
-                owner, *rest = self._args
-                self._args = tuple(rest)
+                owner, self._args = self._args[0], self._args[1:]
                 span = self._begin(owner, self._args, self._kwargs)
                 if span is not None:
                     span.__enter__()

@@ -75,7 +75,7 @@ class Heartbeat(Exporter):
         self._searched_ns = 0
         """Unix time of the last search for suspects."""
         self._progress: dict[int, int] = {}
-        """Since that search: when something was seen to have ended below a span, by its id, in Unix nanoseconds."""
+        """When something was seen to have ended below a span, by its id, in Unix nanoseconds: since that search, or below a span that is not listed."""
         self._counted = self._count()
         """What the last heartbeat says."""
         self._written: ProcessReport | None = None
@@ -345,7 +345,10 @@ class Heartbeat(Exporter):
         Args:
             parents: The parent's id of each open span, by its own.
         """
-        progress, self._progress = self._progress, {}
+        progress = self._progress
+        oldest = self._searched_ns - round(overdue.QUIET * 1e9)
+        # What is not in the table yet may enter it, and must not look as if nothing had ended below it.
+        self._progress = {span: ended for span, ended in progress.items() if span not in parents and ended > oldest}
         quiet_since = {span: self._quiet_since[span] for span in parents if span in self._quiet_since}
         for ended_parent, ended in progress.items():
             current = ended_parent
