@@ -195,7 +195,7 @@ def _begin(trace_id: int) -> Inside:
     return inside
 
 
-def note_turn(span: Span, _seconds: float) -> None:
+def note_turn(span: Span) -> None:
     """Count an ended turn that the loop marked."""
     inside = find_inside(span)
     if inside is not None:
