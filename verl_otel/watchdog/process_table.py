@@ -177,11 +177,7 @@ class ProcessTable:
         for status in list(self.statuses.values()):
             self._check(status)
             if status.state == DIED and status.report.is_child:  # its parent may have killed it
-                path = self._run_path / status.report.open_name
-                if rows := read_rows(path, status.report.process_name):
-                    self.dead_children.append((status.report, rows))
-                self.remove(status.report.process_name)
-                path.unlink(missing_ok=True)
+                self._take_dead_child(status.report)
         # The raylet always has a little to do.
         pids = [status.report.process.pid for status in self.statuses.values() if status.report.role != RAYLET]
         self._stillness.sample(pids, time.monotonic())
@@ -189,6 +185,13 @@ class ProcessTable:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for status in self.statuses.values():
                 self._sample_memory(status)
+
+    def _take_dead_child(self, report: ProcessReport) -> None:
+        path = self._run_path / report.open_name
+        if rows := read_rows(path, report.process_name):
+            self.dead_children.append((report, rows))
+        self.remove(report.process_name)
+        path.unlink(missing_ok=True)
 
     def is_still(self) -> bool:
         """Return whether no process of the run on this node has computed or written anything lately."""

@@ -55,10 +55,9 @@ class Access:
         if request.path == "/" and given:
             return self._log_in(given, cookie)
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token):
-            return None
         cookies = dict(part.strip().partition("=")[::2] for part in request.headers.get("cookie", "").split(";"))
-        if hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
+        is_bearer = scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token)
+        if is_bearer or hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
             return None
         if request.path == "/" and not scheme:
             return _ask(200, "This page needs a token.")
