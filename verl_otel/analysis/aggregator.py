@@ -24,7 +24,7 @@ from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
 from verl_otel.analysis.traces import timeline
-from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, PHASE_PREFIX, STEP, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TESTING, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
@@ -246,7 +246,7 @@ class Aggregator(msgspec.Struct, dict=True):
                 continue
             if root.span.name == STEP:
                 self._add_step(root)
-            elif root.span.name == VALIDATION:
+            elif root.span.name in (VALIDATION, TESTING):
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
@@ -314,8 +314,8 @@ class Aggregator(msgspec.Struct, dict=True):
             self._windows.merge_step(judged)
             return
         self._windows.add_step(judged)
-        if is_own:  # verl's trainers have a span for each validation, an own loop has a phase of its step
-            phases = [child.span for child in root.children if child.span.name == f"{PHASE_PREFIX}testing"]
+        if is_own:
+            phases = [child.span for child in root.children if child.span.name == TESTING]
             self.validations += [(judged.step.number, phase.start_ns, phase.end_ns) for phase in phases]
 
     def _has_other_rank(self, step: Step, root: Node) -> bool:
