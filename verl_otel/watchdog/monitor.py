@@ -251,6 +251,7 @@ class Monitor(threading.Thread):
                 if not last or now - last > LATE_SECONDS:
                     self._processes.reset_timeouts() if last else None
                     self._reported_before = dict.fromkeys(self._reporter.read_reported())
+                    self._hung.restore(self._reporter.read_hung())
                 self._check()
             last = time.monotonic()
             self.cpu_seconds = time.thread_time()

@@ -133,6 +133,11 @@ class HungWork:
         """
         self._reported.setdefault(name, []).append(seconds)
 
+    def restore(self, seconds: Mapping[str, float]) -> None:
+        """Add spans that a former monitor has reported, by name, unless some of that name are known."""
+        for name, usual in seconds.items():
+            self._reported.setdefault(name, [usual])
+
     def leave_out(self, peers: dict[str, DurationStats]) -> dict[str, DurationStats]:
         """Return durations by span name without those of such work."""
         usual = dict(peers)

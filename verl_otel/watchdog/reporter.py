@@ -375,6 +375,10 @@ class Reporter:
         """Return the keys of the unresolved incidents that were reported, also by a former monitor."""
         return event_file.read_reported(self._run_path, self._node)
 
+    def read_hung(self) -> dict[str, float]:
+        """Return what was reported as hung, also by a former monitor: names of spans, and the longest in seconds that was usual."""
+        return event_file.read_hung(self._run_path, self._node)
+
     # -- causes of death --------------------------------------------------------------------------------------------
 
     def explain(self, status: ProcessStatus) -> DeathInfo | None:
