@@ -49,13 +49,13 @@ def wrap(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]
 
     Args:
         text: The text.
-        width: Characters of a line.
+        width: Characters of a line, on a terminal that has as many, also if the lines are indented by two.
         first: What the first line begins with.
         rest: What the other lines begin with.
     """
     lines = textwrap.wrap(
         _UNIT.sub(_NO_BREAK, text),
-        width,
+        min(width, _columns() - 2),
         initial_indent=first,
         subsequent_indent=rest,
         break_on_hyphens=False,
@@ -64,10 +64,15 @@ def wrap(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]
     return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
+def _columns() -> int:
+    """Return the columns of the terminal; where the output goes elsewhere, as many as any line has."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return max(MIN_WIDTH, shutil.get_terminal_size().columns) if is_terminal else sys.maxsize
+
+
 def print_text(text: str) -> None:
     """Print a text for people. What a terminal has no room for is divided between words, and goes on indented."""
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    columns = max(MIN_WIDTH, shutil.get_terminal_size().columns) if is_terminal else sys.maxsize
+    columns = _columns()
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         print("\n".join(wrap(line, columns, rest=f"{indent}  ")) if len(line) > columns else line)
