@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import explanations, stories
+from verl_otel import cli
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import (
     Completeness,
@@ -177,6 +179,19 @@ def test_steps_are_in_the_order_of_what_their_titles_say(call, held, explained):
     titles = [line for line in call("explain", "r1").out.splitlines() if line.startswith("Step ")]
     assert [(line.split()[1], line.split()[5]) for line in titles] == [("4", "13.00"), ("7", "9.80")]
     assert [step["number"] for step in json.loads(call("explain", "r1", "--json").out)["steps"]] == [4, 7]
+
+
+def test_lines_fit_the_terminal(held, explained, monkeypatch):
+    """On one of 60 columns they are divided between words; what is written to a file or a pipe is not."""
+    explained(held)
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal, file = Terminal(is_terminal=True), Terminal(is_terminal=False)
+    for stream in (terminal, file):
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main(["explain", "r1"]) == 0
+    widest = [max(len(line) for line in each.written.splitlines() if "https:" not in line) for each in (terminal, file)]
+    assert widest[0] <= 60 < widest[1]
+    assert terminal.written.split() == file.written.split()
 
 
 def test_a_step_is_not_compared_with_start_up(call, explained):

@@ -30,7 +30,7 @@ from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.documents.compare import Compare, Contribution, Row, Sample, make_compare
-from verl_otel.cli.formatting import SENTENCE, align, print_json
+from verl_otel.cli.formatting import SENTENCE, align, print_json, print_text
 from verl_otel.cli.wording import doing, figure
 from verl_otel.semconv.kinds import WORK
 
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     else:
-        print(render(document, markdown=arguments.md))
+        (print if arguments.md else print_text)(render(document, markdown=arguments.md))
         if not arguments.md:
             print(f"\nNext: {document.next[0]}")
     for result in document.conditions:

@@ -55,6 +55,7 @@ from verl_otel.cli.formatting import (
     number,
     orphans,
     print_json,
+    print_text,
     wrap,
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
@@ -112,11 +113,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
-        print(render_brief(explanation, chosen))
+        print_text(render_brief(explanation, chosen))
     elif arguments.events:
-        print(render_events(explanation))
+        print_text(render_events(explanation))
     else:
-        print(render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen))
+        print_text(render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen))
     if explanation.steps or explanation.events or explanation.completeness.unfinished:
         return int(findings.has_any(arguments.fail_if, explanation, lambda: learning.judge(explanation)))
     print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)

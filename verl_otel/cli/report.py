@@ -29,7 +29,7 @@ from verl_otel.analysis import scalars
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
 from verl_otel.cli import headlines, options, page, run_selection, wording
 from verl_otel.cli.documents.report import make_report
-from verl_otel.cli.formatting import SENTENCE, align, end_of, headline, number, orphans, print_json
+from verl_otel.cli.formatting import SENTENCE, align, end_of, headline, number, orphans, print_json, print_text
 from verl_otel.semconv import attributes as attr
 
 MOST_STEPS: Final = options.Steps(20)
@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.json:
         print_json(make_report(explanation))
     else:
-        print(render(explanation, slowest=arguments.slowest, steps=arguments.steps))
+        print_text(render(explanation, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if explanation.steps or explanation.counts.trajectories or explanation.completeness.unfinished else 1
 
 
