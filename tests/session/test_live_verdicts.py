@@ -126,7 +126,10 @@ def test_lines_are_few(recorded, caplog, monkeypatch):
     [
         (None, "none of 12 steps took longer than those before"),
         ((7, "gen", 2.5), "1 of 12 steps took longer than those before, by 2.5 s, most by phase gen: 2.5 s"),
-        ((7, "logging", 2.5), "1 of 12 steps took longer than those before, by 2.5 s, most by logging between steps: 2.5 s"),
+        (
+            (7, "logging", 2.5),
+            "1 of 12 steps took longer than those before, by 2.5 s, most by logging between steps: 2.5 s",
+        ),
     ],
 )
 def test_the_run_has_one_verdict(recorded, slow, text):

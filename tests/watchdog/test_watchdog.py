@@ -358,7 +358,10 @@ def test_a_forked_child_that_its_parent_kills_at_work_is_no_crash(training, wait
     wait_for(lambda: not record.exists() and not opened.exists(), SECONDS)
     (event,) = wait_for(training.events)
     assert (event["kind"], event["detail"]["culprit"]["pid"]) == ("child", child)
-    assert re.search(rf"\(pid {child}, .*\) died holding one trajectory \(uid/0\), in execute_tool python, open for .* s; its parent may have killed it", event["text"])
+    assert re.search(
+        rf"\(pid {child}, .*\) died holding one trajectory \(uid/0\), in execute_tool python, open for .* s; its parent may have killed it",
+        event["text"],
+    )
 
 
 def records(training):

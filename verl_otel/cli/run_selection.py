@@ -161,7 +161,9 @@ def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: froze
     return explanation._replace(folders=tuple(map(str, files)), problems=problems, state=NO_END)
 
 
-NO_SCALARS: Final = "rewards, how the run learned and how it ended: of such files only the traces are read, which have no scalars"
+NO_SCALARS: Final = (
+    "rewards, how the run learned and how it ended: of such files only the traces are read, which have no scalars"
+)
 """What is missing in a run from traces."""
 
 
