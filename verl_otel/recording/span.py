@@ -216,14 +216,13 @@ class Span:
             if site.spec.root:
                 self._begin_root()
             opened = RECORDER.open_spans
-            if len(opened) >= OPEN_FACTOR * RECORDER.capacity:
-                self.drop()  # it does not become current: the next one would hold it, also if it is never left
+            is_full = len(opened) >= OPEN_FACTOR * RECORDER.capacity
+            # One of too many does not become current: the next one would hold it, also if it is never left.
+            self.token = None if is_full else make_current(self)
+            if len(RECORDER.ended) < RECORDER.capacity and not is_full:
+                opened[self] = None
             else:
-                self.token = make_current(self)
-                if len(RECORDER.ended) < RECORDER.capacity:
-                    opened[self] = None
-                else:
-                    self.drop()
+                self.drop()
             self.start = clock()
             return self
         except BaseException:

@@ -307,9 +307,8 @@ class LoopWatcher:
             self._find_new()  # a loop may be blocked already: it began before the telemetry of its process
         expected = clock() + PING_SECONDS
         while True:
-            self._sleeps = self._rests = (
-                True  # before the question, so that who has just made it active wakes this thread
-            )
+            # Before the question, so that who has just made it active wakes this thread.
+            self._sleeps = self._rests = True
             self._sleeps = self._may_sleep()
             self._rests = not RECORDER.is_active
             is_woken = self._wake.acquire(timeout=-1 if self._sleeps else max(0.0, expected - clock()))

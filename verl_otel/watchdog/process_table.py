@@ -176,8 +176,8 @@ class ProcessTable:
                 self.changed = True
         for status in list(self.statuses.values()):
             self._check(status)
-            if status.state == DIED and status.report.is_child:  # its parent may have killed it
-                self._take_dead_child(status.report)
+            if status.state == DIED and status.report.is_child:
+                self._remove_child(status.report)
         # The raylet always has a little to do.
         pids = [status.report.process.pid for status in self.statuses.values() if status.report.role != RAYLET]
         self._stillness.sample(pids, time.monotonic())
@@ -185,13 +185,6 @@ class ProcessTable:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for status in self.statuses.values():
                 self._sample_memory(status)
-
-    def _take_dead_child(self, report: ProcessReport) -> None:
-        path = self._run_path / report.open_name
-        if rows := read_rows(path, report.process_name):
-            self.dead_children.append((report, rows))
-        self.remove(report.process_name)
-        path.unlink(missing_ok=True)
 
     def is_still(self) -> bool:
         """Return whether no process of the run on this node has computed or written anything lately."""
@@ -228,6 +221,14 @@ class ProcessTable:
         if status is not None:
             self.departed_peers = merge_all([self.departed_peers, status.report.peers])
             self.changed = True
+
+    def _remove_child(self, report: ProcessReport) -> None:
+        """Remove a dead forked child and its open spans: its parent may have killed it. What it had open is noted."""
+        path = self._run_path / report.open_name
+        if rows := read_rows(path, report.process_name):
+            self.dead_children.append((report, rows))
+        self.remove(report.process_name)
+        path.unlink(missing_ok=True)
 
     def reset_timeouts(self) -> None:
         """Set the last heartbeat of every process to now: this monitor itself was not running."""

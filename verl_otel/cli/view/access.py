@@ -59,19 +59,21 @@ class Access:
         is_bearer = scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token)
         if is_bearer or hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
             return None
-        if request.path == "/" and not scheme:
-            return _ask(200, "This page needs a token.")
-        return make_plain_reply(
-            401,
-            "open the address that verl-otel view prints, /?token=TOKEN, or send the token as bearer token",
-            ("WWW-Authenticate", "Bearer"),
-        )
+        return _refuse(is_visit=request.path == "/" and not scheme)
 
     def _log_in(self, given: str, name: str) -> Reply:
         if not hmac.compare_digest(given.encode(), self._token):
             return _ask(401, "Wrong token.")
         cookie = f"{name}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
         return Reply(303, (("Location", "./"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
+
+
+def _refuse(*, is_visit: bool) -> Reply:
+    """Return the answer to a request without the token: where the page is opened, the question for it."""
+    if is_visit:
+        return _ask(200, "This page needs a token.")
+    text = "open the address that verl-otel view prints, /?token=TOKEN, or send the token as bearer token"
+    return make_plain_reply(401, text, ("WWW-Authenticate", "Bearer"))
 
 
 def _ask(status: int, text: str) -> Reply:
