@@ -48,6 +48,13 @@ def test_a_run_is_that_of_the_commands(recorded, call):
         assert phases == pytest.approx({key: value for key, value in step["phases"].items() if value >= 5e-5}, abs=1e-4)
 
 
+def test_steps_whose_device_time_is_not_known_are_asked_for_again(recorded):
+    """Of steps that are shown as soon as they have ended it becomes known when no span of them can follow."""
+    waiting = tuple(step._replace(next_ns=0) if step.number > 3 else step for step in recorded.steps)
+    found = [data.list_steps(recorded._replace(steps=steps))["settled"] for steps in (waiting, recorded.steps)]
+    assert found == [3, 5]
+
+
 def test_a_file_holds_what_the_server_answers(recorded):
     """Run, steps, scalars and the detail of each step, by the addresses of the live page."""
     documents = embedded.read(page.render(recorded))

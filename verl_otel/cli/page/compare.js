@@ -24,8 +24,9 @@ function showChange({ change }) {
 // A bar from the middle: to the right more than A, to the left less.
 function changeBar(row) {
   const bar = make("i");
-  const size = Math.min(1, Math.abs(row.change ?? 0) / FULL) * 50;
-  bar.style.insetInlineStart = `${row.change > 0 ? 50 : 50 - size}%`;
+  const change = row.change ?? Infinity; // new in B
+  const size = Math.min(1, Math.abs(change) / FULL) * 50;
+  bar.style.insetInlineStart = `${change > 0 ? 50 : 50 - size}%`;
   bar.style.inlineSize = `${size}%`;
   return make("span", { class: "change-bar", "aria-hidden": "true" }, bar);
 }

@@ -32,6 +32,7 @@ export function prose(text) {
   const joined = text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0");
   return bdi(joined.replace(/(\u00a0[hm]) (?=\d)/g, "$1\u00a0"));
 }
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 let ids = 0;
 export const freshId = (stem) => `${stem}-${(ids += 1)}`;
 

@@ -5,8 +5,8 @@
 import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
-  bdi, changes, clock, count, counted, dataTable, details, factList, figures, filled, make, number, pause, percent,
-  prose, seconds, section, swatch,
+  bdi, capital, changes, clock, count, counted, dataTable, details, factList, figures, filled, make, number, pause,
+  percent, prose, seconds, section, swatch,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
@@ -124,7 +124,7 @@ function indicatorTable(run, lines) {
   const words = `Bands of the profile ${run.profile}.${unknown.length ? ` Not recorded: ${unknown.join(", ")}.` : ""}`;
   return [
     make("table", { class: "indicators" }, caption, make("tbody", {}, rows)), make("p", { class: "soft" }, words),
-    run.progress ? make("p", {}, `${run.progress[0].toUpperCase()}${run.progress.slice(1)}.`) : "",
+    run.progress ? make("p", {}, `${capital(run.progress)}.`) : "",
     run.learning.map((row) => make("p", { class: "note" }, bdi(`Step ${row.began}: ${row.text}.`),
       row.next ? make("span", { class: "advice" }, " ", whatToDo(), bdi(row.next)) : "")),
   ];
@@ -217,7 +217,7 @@ function devicePart(run) {
   return make("div", { class: "pair" },
     make("div", {}, shareBar(run.gpu)),
     make("div", {},
-      run.cost.map((line) => make("p", {}, prose(line))),
+      run.cost.map((line) => make("p", {}, prose(capital(line.trim())))),
       balance ? make("p", {}, `Short of GPUs: ${balance.short}. The trainer waited ${percent(balance.trainer_waits)} `
         + `of its time, the rollouts ${percent(balance.rollouts_wait)} of theirs.`) : "",
       startUps.filter((each) => each.seconds).map((each) => make("p", {},
@@ -310,9 +310,9 @@ export function runView(name, query, go) {
       section("indicators", "Core indicators", parts.indicators)),
     section("learning", "How it learns", charts.learning),
     make("div", { class: "pair" },
-      make("div", {}, section("held", "Steps that took longer than usual", parts.held),
-        section("events", "Events and log", parts.events)),
+      section("held", "Steps that took longer than usual", parts.held),
       section("trajectories", "Slowest trajectories", parts.slowest)),
+    section("events", "Events and log", parts.events),
     section("device", "Device time", parts.device),
     section("scalars", "All scalars", charts.all),
     section("about", "About this run", parts.about));

@@ -15,7 +15,7 @@ const GROUPS = [
   ["Entropy", /^verl\.actor\.entropy(_loss)?$/],
   ["Gradient norm", /^verl\.(actor|critic)\.grad_norm$/],
   ["Response length, tokens", /^verl\.response_length\.(mean|max)$/],
-  ["Throughput, tokens a second and GPU", /^verl\.perf\.throughput$/],
+  ["Tokens a second and GPU", /^verl\.perf\.throughput$/],
   ["Validation", /^verl\.(validation\.score|val-core.*)$/],
 ];
 // Those that two runs are compared by: the same without validation.
