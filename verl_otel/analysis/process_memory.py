@@ -66,7 +66,7 @@ def find_kept(series: Iterable[Series]) -> list[KeptMemory]:
         if one.name == HW_GPU_MEMORY_LIMIT:
             limits[device] = one.values[-1]
         elif one.name == ENGINE_MEMORY_ASLEEP:
-            kept.append(KeptMemory(labels.get("instance", ""), device, one.values[-1], max(one.values), None))
+            kept.append(KeptMemory(labels.get("instance", "trainer"), device, one.values[-1], max(one.values), None))
     found = [each._replace(limit=limits.get(each.device)) for each in kept]
     notable = [each for each in found if each.highest >= KEPT_SHARE * (each.limit or 0.0)]
     return sorted(notable, key=lambda each: -each.bytes)[:MOST]
