@@ -194,12 +194,6 @@ def test_lines_fit_the_terminal(held, explained, monkeypatch):
     assert terminal.written.split() == file.written.split()
 
 
-def test_a_step_is_not_compared_with_start_up(call, explained):
-    """Where the only other step contains start-up there is no usual time to compare with."""
-    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 2)))
-    assert "\nStep 2 took 4.40 s. Nothing delayed it noticeably.\n" in call("explain", "r1").out
-
-
 def test_a_run_without_gpus_has_devices(call, held, explained):
     """On CPUs the ranks are devices, and nothing is called a GPU."""
     steps = list(held.steps)

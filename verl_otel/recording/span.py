@@ -190,7 +190,7 @@ class Span:
 
     # -- life cycle --------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Span:  # noqa: C901 - the hot path: a call costs more than a branch
+    def __enter__(self) -> Span:
         """Begin and become the current span. Returns the span to write to: itself, or the parent that it merged with."""
         if self.start or not RECORDER.on:
             return self._detach_noop()
