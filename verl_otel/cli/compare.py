@@ -93,10 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
     document = make_compare(compared, results, run_selection.name_run(a), run_selection.name_run(b))
     if arguments.json:
         print_json(document)
+    elif arguments.md:
+        print(render(document, markdown=True))
     else:
-        (print if arguments.md else print_text)(render(document, markdown=arguments.md))
-        if not arguments.md:
-            print(f"\nNext: {document.next[0]}")
+        print_text(render(document, markdown=False))
+        print(f"\nNext: {document.next[0]}")
     for result in document.conditions:
         if not result.judged:
             text = f"verl-otel: --fail-if {result.condition!r} could not be judged: {result.reason}"
