@@ -87,7 +87,7 @@ async def _run(number: int, seconds: float) -> Figures:
 
 
 def measure(kind: str, number: int, seconds: float, folder: str = "") -> Figures:
-    """Return what this process takes: CPU seconds of a second of all threads of telemetry and of the watcher's, threads, and memory (PSS).
+    """Return the CPU seconds of a second (all threads of telemetry, and the watcher's), the threads, and the memory.
 
     Args:
         kind: One of `KINDS`.

@@ -165,7 +165,7 @@ def in_span(begin: Begin, finish: Finish | None = None) -> Wrapping:
 
 
 class SpanCall:
-    """One call of a host's function in a span; see `verl_otel.recording.decorate.Call`. A class: a generator costs twice as much."""
+    """One call of a host's function in a span. A class: `recording.decorate.Call` with a generator costs more."""
 
     __slots__ = ("_args", "_begin", "_finish", "_kwargs", "_location", "_span", "result")
 

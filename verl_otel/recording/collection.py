@@ -318,7 +318,7 @@ OPEN_AFTER: Final = 1.0
 MAX_OPEN: Final = 500
 """Spans of the table, the oldest: enough to see what hangs."""
 PER_SECOND: Final = 16.0
-"""Spans that enter the table in a second, at most, while few are open: of more open ones, those enter that have been open for longer."""
+"""Spans that enter the table in a second, at most, while few are open; of many those enter that are open for longer."""
 ENTER_AFTER: Final = 8.0
 """Age in seconds at which a span enters the table, however many are open."""
 

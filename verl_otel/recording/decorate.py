@@ -521,7 +521,7 @@ After = Callable[[tuple[Any, ...], dict[str, Any], Any, "BaseException | None"],
 
 
 class ShortCall:
-    """One call of a host's function between two functions of ours: a `Call` for what is called often, since a generator costs more."""
+    """One call of a host's function between two of ours: for what is called often, as a generator costs more."""
 
     __slots__ = ("_after", "_args", "_kwargs", "_location", "result")
 

@@ -82,7 +82,7 @@ class _LabelledInstrument:
         self._owns_name: bool | None = None
         """Whether the name belongs to this kind; None until the first record."""
         self._found: dict[tuple[Any, ...], series.Series] = {}
-        """Series by the names and then the values of their labels as they were given: finding one again takes a fraction of making its labels."""
+        """Series by the names and then the values of their labels as they were given: making labels takes longer."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Created again after unpickling: there the name may belong to another kind.

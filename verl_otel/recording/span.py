@@ -161,7 +161,8 @@ class Span:
     token: Any
     """Token that restores the context; None while the span is not current."""
     ids: SpanIds | tuple[SpanIds, int] | None
-    """None until they are needed. A drain stores the parent's ids and the own span id, 0 if the span is not kept: few ended spans are asked again."""
+    """None until they are needed. A drain stores the parent's ids and the own span id, 0 if the span is not kept: few
+    ended spans are asked again."""
     site: CallSite
     last: CallSite | None
     """Call site of the child that was opened last."""
@@ -175,7 +176,7 @@ class Span:
 
     @classmethod
     def of_hook(cls, site: CallSite, attributes: dict[str, AttributeValue]) -> Span:
-        """Return a span with a few attributes that a hook has made: numbers and short texts, which are not converted again."""
+        """Return a span with a few attributes of a hook: numbers and short texts, which are not converted again."""
         span = cls(site)
         span._attributes = attributes
         return span
@@ -404,7 +405,11 @@ class Span:
         self.token = LEAKED
 
     def _merge_into(self, parent: Span) -> bool:
-        """Merge with ``parent``, of the same verb, if a hook and a decorator opened the two for the same work; return whether they are merged."""
+        """Merge with ``parent``, of the same verb, if a hook and a decorator opened the two for the same work.
+
+        Returns:
+            Whether they are merged.
+        """
         site, parent_site = self.site, parent.site
         same = site.name == parent_site.name if site.spec.verb == "phase" else site.hook is not parent_site.hook
         if not same or parent.stop or parent.detail.merged_child is not None:
@@ -609,7 +614,7 @@ class Span:
             self.detail.is_large = True
 
     def take_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
-        """Set a few attributes that a hook has made: numbers and short texts, which are not converted again. None: not known."""
+        """Set a few attributes of a hook: numbers and short texts, which are not converted again. None: not known."""
         own = self._attributes
         if own is None:
             own = self._attributes = {}

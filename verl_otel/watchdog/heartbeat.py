@@ -44,8 +44,8 @@ ELECTION_SECONDS: Final = 2.0
 MAX_SUSPECTS_PER_NAME: Final = 8
 """Suspects of one span name that are reported: the oldest."""
 SEARCH_SECONDS: Final = 3.0
-"""Seconds between two searches for suspects, at most: a span may be old when it becomes one of the oldest. What the last search has seen is searched
-again when it can be one."""
+"""Seconds between two searches for suspects, at most: a span may be old when it becomes one of the oldest. What the
+last search has seen is searched again when it can be one."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than in the last report for a new report to be written."""
 
@@ -75,7 +75,8 @@ class Heartbeat(Exporter):
         self._searched_ns = 0
         """Unix time of the last search for suspects."""
         self._progress: dict[int, int] = {}
-        """When something was seen to have ended below a span, by its id, in Unix nanoseconds: since that search, or below a span that is not listed."""
+        """When something was seen to have ended below a span, by its id, in Unix nanoseconds: since that search, or
+        below a span that is not listed."""
         self._counted = self._count()
         """What the last heartbeat says."""
         self._written: ProcessReport | None = None
