@@ -166,12 +166,6 @@ def test_causes_and_the_excess_of_a_step_are_told_apart(saved, title, call, held
     assert f"Step 7 took {title}" in call("explain", "r1").out
 
 
-def test_a_step_is_not_compared_with_start_up(call, explained):
-    """Where the only other step contains start-up there is no usual time to compare with."""
-    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 2)))
-    assert "\nStep 2 took 4.40 s. Nothing delayed it noticeably.\n" in call("explain", "r1").out
-
-
 def test_a_run_without_gpus_has_devices(call, held, explained):
     """On CPUs the ranks are devices, and nothing is called a GPU."""
     steps = list(held.steps)
