@@ -78,19 +78,6 @@ def test_a_growing_run_is_read_on_and_half_a_line_is_left(tmp_path):
     assert live.explain().problems == ()
 
 
-def test_a_rotated_file_is_not_read_twice(tmp_path):
-    """The renamed file keeps its place; the new one is read from its beginning."""
-    folder = long_training(tmp_path / "r1").write()
-    live = reader.begin([folder])
-    read_all(live)
-    spans = live.explain().counts.spans
-    for path in list(folder.glob("traces-*.jsonl")):
-        path.rename(path.with_suffix(".1.jsonl"))
-        path.write_bytes(b"")
-    read_all(live)
-    assert live.explain().counts.spans == spans
-
-
 def test_a_deleted_run_keeps_what_was_read(tmp_path):
     """The reader does not fail and keeps what it has read."""
     folder = long_training(tmp_path / "r1").write()
