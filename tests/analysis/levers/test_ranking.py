@@ -59,6 +59,14 @@ def test_a_step_earlier_hides_the_rollouts_behind_the_training():
     assert levers_of(*[[planned(("llm", 5))]] * 7)["asynchrony", ""].seconds == pytest.approx(4.0)
 
 
+def test_one_replayed_step_does_not_tell_what_a_step_earlier_brings():
+    """Its trajectories were submitted in it, and no step before it is known: that is not a gain of nothing."""
+    found = ranking.find_levers(record([[planned(("llm", 2))]] * 3, train=2 * S, between=S))
+    assert len(found.steps) == 1
+    assert "asynchrony" not in {lever.kind for lever in found.levers}
+    assert any("one step earlier" in sentence for sentence in found.unknown)
+
+
 def test_the_time_between_steps_is_halved():
     """It lies in no step."""
     assert levers_of(*[[planned(("llm", 2))]] * 5)["between", ""].seconds == pytest.approx(0.5)

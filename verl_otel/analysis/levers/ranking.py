@@ -292,6 +292,9 @@ FEW: Final = 0.25
 """Fewer long steps than this share are no measure of the others: one of 2 s among steps of 0.2 s would decide what each lever gains."""
 
 
+_NO_STEP_BEFORE: Final = "no step before the replayed one is known: whether submitting trajectories one step earlier helps is not known"
+
+
 class Lever(NamedTuple):
     """Something that would make steps shorter, or longer."""
 
@@ -353,7 +356,10 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
     before = timeline.find_periods(schedule)
     usual, long = _divide(compared, before)
     numbers = {index: schedule.numbers[index] for index in compared}
-    levers = [_measure(candidate, before, numbers, usual) for candidate in find_candidates(schedule, timeline)]
+    candidates = list(find_candidates(schedule, timeline))
+    # What the first replayed step trained on cannot be submitted in a step before it.
+    known = [candidate for candidate in candidates if candidate.kind != "asynchrony" or any(compared)]
+    levers = [_measure(candidate, before, numbers, usual) for candidate in known]
     levers.sort(key=lambda lever: (lever.only_step is not None, -lever.seconds, lever.kind, lever.subject))
     waits = timeline.find_waits(schedule)
     return Levers(
@@ -362,7 +368,7 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
         fmean(before[index] for index in usual) / 1e9,
         fmean(waits[index] for index in usual) / 1e9,
         tuple((pool.kind, pool.instance, pool.slots) for pool in schedule.pools),
-        _describe_unknown(schedule),
+        (*_describe_unknown(schedule), *([_NO_STEP_BEFORE] if len(known) < len(candidates) else [])),
         tuple(schedule.numbers[index] for index in long),
     )
 
