@@ -136,6 +136,7 @@ class Phase(NamedTuple):
 
     key: str
     seconds: float
+    """Within the step: a phase in the background may go on after it."""
     share: float
     """Fraction of the step."""
 
@@ -281,9 +282,11 @@ class Step(NamedTuple):
     trajectories: tuple[int, ...]
     """Trace ids of the trajectories that it trained on."""
     gen_start_ns: int
+    """Start of the phase of generation in which its rollouts ended, or of the first one that ended after them; 0: unknown."""
     rollouts_end_ns: int
     """End of the last of its trajectories, and of those that it submitted and that failed or were cancelled during gen; 0: unknown."""
     gen_end_ns: int
+    """End of that phase: when the trainer noticed it."""
     path: tuple[Segment, ...] = ()
     """Its critical path, from its start to its end without a gap; empty where only `groups` were kept."""
     groups: tuple[tuple[str, str, int], ...] = ()

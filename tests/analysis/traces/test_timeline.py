@@ -60,6 +60,25 @@ def test_time_in_no_phase_is_what_no_phase_covers(build, story):
     assert step.no_phase == pytest.approx(2.0)
 
 
+def test_a_phase_counts_within_its_step(build, story):
+    """``generate_async`` of the one-step-off trainer goes on after its step: it is no more than the whole of it."""
+    stories.step(story.process(), 1, 0, 10, [("generate_async", 2, 15), ("update_actor", 4, 10)])
+    ((step,), _) = build(story)
+    assert [(phase.key, phase.seconds, phase.share) for phase in step.phases] == [
+        ("generate_async", 8.0, 0.8),
+        ("update_actor", 6.0, 0.6),
+    ]
+
+
+def test_the_trainer_notices_the_end_of_rollouts_in_the_phase_that_took_them(build, story):
+    """A trainer with several local steps takes the next batch in a later phase, which noticed nothing."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    member = stories.trajectory(agent, 0, 3)
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 3.5), ("update_actor", 4, 8), ("gen", 8, 9)], [member])
+    ((step,), _) = build(story)
+    assert (step.gen_start_ns, step.gen_end_ns) == (stories.at(0), stories.at(3.5))
+
+
 def test_a_phase_within_a_phase_is_part_of_it(build, story):
     """A phase below another phase is no phase of the step."""
     trainer = story.process()

@@ -192,12 +192,14 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
     total = max(1, span.end_ns - span.start_ns)
     by_key: dict[str, int] = defaultdict(int)
     for phase in phases:
-        by_key[phase.name.removeprefix(PHASE_PREFIX)] += phase.end_ns - phase.start_ns
+        key = phase.name.removeprefix(PHASE_PREFIX)
+        by_key[key] += max(0, min(phase.end_ns, span.end_ns) - max(phase.start_ns, span.start_ns))
     consumed = find_consumed(root)
     members = [trajectories[trace_id] for trace_id in consumed if trace_id in trajectories]
     generations = [phase for phase in phases if phase.name == f"{PHASE_PREFIX}gen"]
-    gen_end_ns = generations[-1].end_ns if generations else 0
-    stopped = [one for one in submitted if one.stopped and one.end_ns <= gen_end_ns]
+    stopped = [one for one in submitted if one.stopped and generations and one.end_ns <= generations[-1].end_ns]
+    rollouts_end_ns = max((one.end_ns for one in (*members, *stopped)), default=0)
+    noticing = [phase for phase in generations if phase.end_ns >= rollouts_end_ns > 0] or generations[-1:]
     return Step(
         number=read_whole(span.attributes.get(attr.STEP_NUMBER)),
         trace_id=span.trace_id,
@@ -208,9 +210,9 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         no_phase=(total - covered([(phase.start_ns, phase.end_ns) for phase in phases], span.start_ns, span.end_ns))
         / 1e9,
         trajectories=consumed,
-        gen_start_ns=generations[0].start_ns if generations else 0,
-        rollouts_end_ns=max((one.end_ns for one in (*members, *stopped)), default=0),
-        gen_end_ns=gen_end_ns,
+        gen_start_ns=noticing[0].start_ns if noticing else 0,
+        rollouts_end_ns=rollouts_end_ns,
+        gen_end_ns=noticing[0].end_ns if noticing else 0,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         lifetimes=pack_lifetimes(members, span.start_ns),
         members=len(consumed),
