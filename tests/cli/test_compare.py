@@ -151,6 +151,15 @@ def test_runs_of_different_size_have_a_scaling_efficiency(call, pair, form):
     assert "Scaling efficiency from 8 to 16 GPUs: 50% for trained tokens (100% is linear)." in lines
 
 
+def test_too_few_steps_have_no_scaling_efficiency(call, pair):
+    """A sentence that says that nothing can be told is followed by no efficiency."""
+    made = pair(count=2)
+    pair(a=with_gpus(made["a"], 8, 0.8), b=with_gpus(made["a"]._replace(run_id="b"), 16, 0.4))
+    out = call("compare", "a", "b").out
+    assert "Too few steps to tell anything" in out
+    assert "efficiency" not in out
+
+
 def test_resources_as_json(call, pair):
     made = pair()
     pair(a=with_gpus(made["a"], 8, 0.8), b=with_gpus(made["b"], 16, 0.4))

@@ -82,13 +82,14 @@ def test_the_step_that_was_held_is_explained(call, held, explained):
 def test_gpu_time_and_tokens_of_the_step_and_of_the_run(call, held, explained):
     """States with their causes in per cent, the price of a token, and tokens that were of no use with the reason."""
     steps = list(held.steps)
-    steps[6] = steps[6]._replace(cost=Cost(28.4, 1000, {"zero_variance": 250, "dropped": 1000}))
+    steps[6] = steps[6]._replace(cost=Cost(28.4, 1000, {"zero_variance": 250, "truncated": 150, "dropped": 1000}))
     explained(held._replace(steps=tuple(steps)))
     out = call("explain", "r1").out
     assert "  GPU time until the next step (2 x 14.20 s)" in out
     assert "    idle        83%  tool wait 83%" in out
     assert "28.40 s of GPU time for 1,000 tokens that were trained on: 28.4 GPU ms a token" in out
     assert "250 of 2,000 tokens (12%) trained on without a signal (all scores of their group are equal)" in out
+    assert "150 of 2,000 tokens (8%) with a signal, trained on although cut at the limit of tokens" in out
     assert "1,000 of 2,000 tokens (50%) never trained on" in out
     assert "8,000 tokens that were trained on" in out.partition("The whole run")[2]
 

@@ -387,7 +387,7 @@ def _render_resources(compared: Compare, *, markdown: bool) -> str:
             cells.append([name if compared.has_gpu else name.replace("GPUs", "devices"), *shown, change, ""])
     if len(cells) <= 2:  # noqa: PLR2004 - the head, and the number of GPUs
         return ""
-    lines = [_lay_out(cells, markdown=markdown), *_scaling(compared)]
+    lines = [_lay_out(cells, markdown=markdown), *(_scaling(compared) if compared.enough else [])]
     return "\n".join(lines)
 
 

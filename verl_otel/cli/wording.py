@@ -56,7 +56,7 @@ WASTE: Final = {
     "dropped": "never trained on (filtered, stale, or the run ended before)",
     "lost": "lost: their step failed, or the run went on from an earlier checkpoint",
     "zero_variance": "trained on without a signal (all scores of their group are equal)",
-    "truncated": "trained on although cut at the limit of tokens",
+    "truncated": "with a signal, trained on although cut at the limit of tokens",
 }
 ENDS: Final = {
     "finished": "finished by the model",
@@ -304,7 +304,7 @@ def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator
         return
     unit = "GPU" if has_gpu else "device"
     yield (
-        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time, "
+        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time after the start-up, "
         f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
         f"both {share(sides.both_wait)}, with no trajectory open"
     )
