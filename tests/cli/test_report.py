@@ -104,6 +104,15 @@ def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, story):
     assert lines[4] == "Step 1, the first one, took 10.00 s, which includes the start-up (update_actor 80%)."
 
 
+def test_a_phase_beside_others_is_not_what_a_step_took_long_for(call, story):
+    """``generate_async`` of the one-step-off trainer goes on behind the step: the trainer was in the update."""
+    phases = [("generate_async", 0, 9), ("update_actor", 1, 5)]
+    stories.step(story.process(), 1, 0, 5, phases)
+    lines = call("report", story.write()).out.splitlines()
+    assert "80% of it in update_actor." in lines[3]
+    assert "5.00 100%" in lines[7]
+
+
 def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call, story):
     """Where a step spent its time in an update, what its trajectories did is beside the point."""
     trainer, agent = story.process(), story.process("agent_loop")

@@ -131,6 +131,10 @@ class Trajectory(NamedTuple):
         return name_trajectory(self.uid, self.rollout_index, f"{self.trace_id:032x}")
 
 
+BESIDE: Final = frozenset(("generate_async",))
+"""Phases that run beside others: the one-step-off trainer of verl generates the next batch while it trains."""
+
+
 class Phase(NamedTuple):
     """One phase of a step. Phases with the same key are summed."""
 
@@ -331,6 +335,12 @@ class Step(NamedTuple):
     """What failed in its trajectories, most calls first. Long runs keep it for the steps whose detail they keep, as what follows."""
     short_ranks: tuple[ShortRank, ...] = ()
     """Ranks that trained on far less than the others."""
+
+    @property
+    def longest_phase(self) -> Phase | None:
+        """The phase in which the trainer was longest; None: there is none."""
+        own = [phase for phase in self.phases if phase.key not in BESIDE]
+        return max(own, key=lambda phase: phase.seconds, default=None)
 
     @property
     def seconds(self) -> float:

@@ -92,7 +92,7 @@ def _describe_short_ranks(run: Explanation) -> Iterator[Headline]:
 def _describe_healthy(run: Explanation) -> Iterator[Headline]:
     """Yield where the slowest step of a run without findings spent its time; start-up is reported separately."""
     longest = findings.choose_steps(run, 1)[0]
-    top = max(longest.phases, key=lambda phase: phase.seconds, default=None)
+    top = longest.longest_phase
     if top is None:
         return
     start_up = wording.describe_first(run.steps)

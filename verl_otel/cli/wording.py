@@ -225,7 +225,7 @@ def describe_first(steps: Sequence[Step]) -> str:
     if not starting:
         return ""
     first, again = starting[0], len(starting) - 1
-    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
+    top = first.longest_phase
     phase = f" ({show(top.key)} {top.share:.0%})" if top is not None else ""
     name = f"Step {number(first)}, the first one," if first is steps[0] else f"Step {number(first)}"
     more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""

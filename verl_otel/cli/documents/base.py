@@ -66,7 +66,7 @@ Repeated = Annotated[bool, about("a later attempt went on from an earlier checkp
 Failed = Annotated[bool, about("it ended with an exception, or was interrupted")]
 Interrupted = Annotated[bool, about("it was cut off from outside, as by Ctrl-C")]
 ErrorType = Annotated[str, about("type of the exception; empty: none")]
-Phases = Annotated[dict[str, float], about("seconds by phase")]
+Phases = Annotated[dict[str, float], about("seconds by phase, within the step")]
 
 
 def fill(kind: type[Kind], record: object, /, **others: Any) -> Kind:
