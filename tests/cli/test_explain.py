@@ -62,7 +62,7 @@ def test_the_step_that_was_held_is_explained(call, held, explained):
     assert result.code == 0
     assert lines[0] == "Run r1 · finished"
     assert (
-        "1 of 8 steps took longer than usual, by 9.80 s in all (22% of the time of all steps and between them)."
+        "1 of 8 steps was delayed, by 9.80 s in all (22% of the time of all steps and between them)."
         in lines
     )
     assert lines[at] == "Step 7 took 14.20 s, 9.80 s longer than usual (others: median 4.40 s)."
@@ -124,7 +124,7 @@ def test_slow_steps_are_counted_with_and_without_a_cause(call, held, explained):
     explained(held._replace(steps=tuple(steps)))
     out = call("explain", "r1").out
     assert (
-        "1 of 8 steps took longer than usual, by 9.80 s in all (13% of the time of all steps and between them). "
+        "1 of 8 steps was delayed, by 9.80 s in all (13% of the time of all steps and between them). "
         "Slow without a cause: step 3 (33.40 s)."
     ) in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("Step ")] == ["7", "3"]
@@ -141,7 +141,7 @@ def test_what_follows_a_step_is_not_added_to_it(call, held, explained):
     explained(run)
     out, count = (
         call("explain", "r1").out,
-        "1 of 8 steps took longer than usual, after 1 the next one started late, by 11.60 s in all",
+        "1 of 8 steps was delayed, after 1 the next one started late, by 11.60 s in all",
     )
     assert count in out
     assert (

@@ -152,7 +152,7 @@ def test_the_text_says_it_in_words(call):
         "  testing (after the step)            2%   1.41 s  462 ms   490 ms       12      3",
         "  From step 24 on a step took 2.12 s instead of 1.09 s; perf/total_num_tokens stayed at 192",
         "  From step 24 on adv took 1.22 s instead of 31 ms; perf/total_num_tokens stayed at 192",
-        "  1 of 36 steps took longer than usual, by 3.87 s in all",
+        "  1 of 36 steps was delayed, by 3.87 s in all",
         "  Step 17 took 5.24 s (others: median 1.37 s)",
         "  reward_mean                    0.1396      0.1333        0.1        3     0.275        6  no trend",
         "  kl_reference                  0.02562     0.05942   0.002885        1    0.0747       30  rises",

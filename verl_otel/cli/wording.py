@@ -198,12 +198,13 @@ def name_part(part: Part) -> str:
 
 
 def describe_held(held: Held) -> str:
-    """Return how many of the steps of a run took longer than usual, and by how much in all."""
+    """Return how many of the steps of a run were delayed, and by how much in all."""
     if not held.long and not held.late:
-        return f"none of {counted(held.of, 'step')} took longer than usual"
+        return f"none of {counted(held.of, 'step')} was delayed"
     after = f", after {held.late:,} the next one started late" if held.late else ""
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
-    return f"{held.long:,} of {counted(held.of, 'step')} took longer than usual{after}, by {seconds(held.seconds)} in all{unexplained}"
+    were = "was" if held.long == 1 else "were"
+    return f"{held.long:,} of {counted(held.of, 'step')} {were} delayed{after}, by {seconds(held.seconds)} in all{unexplained}"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:
