@@ -27,7 +27,7 @@ class ProcessMemory(NamedTuple):
 
 
 def find(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[ProcessMemory]:
-    """Return the processes that grew most from their first to their newest value, the most first. Those with one value are unknown.
+    """Return the processes that grew most from their first to their newest value, the most first. One value, or none above the first, is no growth.
 
     Args:
         series: Series of the run. Those without a process are the trainer's.
@@ -38,7 +38,7 @@ def find(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[Process
     for one in series:
         pairs = zip(one.times_ns, one.values, strict=True) if one.name == PROCESS_MEMORY_USAGE else ()
         values = [value for time_ns, value in pairs if time_ns >= begin_ns]
-        if len(values) > 1:
+        if values and max(values) > values[0]:
             name = dict(one.labels).get("instance", "trainer")
             found.append(ProcessMemory(name, values[0], values[-1], max(values)))
     return sorted(found, key=lambda one: one.first - one.newest)[:MOST]
