@@ -61,10 +61,7 @@ def test_the_step_that_was_held_is_explained(call, held, explained):
     at = next(index for index, line in enumerate(lines) if line.startswith("Step 7"))
     assert result.code == 0
     assert lines[0] == "Run r1 · finished"
-    assert (
-        "1 of 8 steps was delayed, by 9.80 s in all (22% of the time of all steps and between them)."
-        in lines
-    )
+    assert "1 of 8 steps was delayed, by 9.80 s in all (22% of the time of all steps and between them)." in lines
     assert lines[at] == "Step 7 took 14.20 s, 9.80 s longer than usual (others: median 4.40 s)."
     sentence = " ".join(line.strip() for line in lines[at + 1 : at + 3])
     assert sentence == (

@@ -292,7 +292,9 @@ FEW: Final = 0.25
 """Fewer long steps than this share are no measure of the others: one of 2 s among steps of 0.2 s would decide what each lever gains."""
 
 
-_NO_STEP_BEFORE: Final = "no step before the replayed one is known: whether submitting trajectories one step earlier helps is not known"
+_NO_STEP_BEFORE: Final = (
+    "no step before the replayed one is known: whether submitting trajectories one step earlier helps is not known"
+)
 
 
 class Lever(NamedTuple):

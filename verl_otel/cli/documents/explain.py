@@ -124,7 +124,9 @@ class Cost(Document):
     ]  # fmt: skip
     wasted_tokens: Annotated[
         dict[str, int],
-        about("tokens that the model wrote of no use, by the first reason that holds: truncated are those with a signal; they and zero_variance are trained on"),
+        about(
+            "tokens that the model wrote of no use, by the first reason that holds: truncated are those with a signal; they and zero_variance are trained on"
+        ),
     ]
 
 
