@@ -15,8 +15,9 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
-from verl_otel.analysis import findings, significance
-from verl_otel.analysis.model import Explanation, Series, Step, Verdict, sum_causes, sum_states
+from verl_otel.analysis import significance
+from verl_otel.analysis.findings import Held, sum_held
+from verl_otel.analysis.model import Explanation, Series, Step, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES
@@ -200,20 +201,6 @@ class Contribution(NamedTuple):
     """Whether this kind alone differs significantly."""
 
 
-class Held(NamedTuple):
-    """The steps of a run that were held."""
-
-    sums: findings.Held
-    worst: Verdict | None
-    """The cause with the largest saving."""
-
-
-def _find_held(run: Explanation) -> Held:
-    causes = [verdict for step in run.steps for verdict in step.verdicts]
-    worst = max(causes, key=lambda verdict: verdict.saved, default=None)
-    return Held(findings.sum_held(run.steps), worst)
-
-
 class Comparison(NamedTuple):
     """The result of comparing two runs."""
 
@@ -275,7 +262,7 @@ def compare(
     notes = tuple(_note(a, b, first, second, skip))
     has_gpu = a.has_gpu or b.has_gpu
     used = (measure_resources(a, first), measure_resources(b, second))
-    held = _find_held(a), _find_held(b)
+    held = sum_held(a.steps), sum_held(b.steps)
     compared = Comparison(
         a.run_id, b.run_id, counts, skip, False, (), (), notes, held, noise, has_gpu=has_gpu, resources=used
     )

@@ -117,10 +117,12 @@ class Held(NamedTuple):
     """What both cost."""
     rest: float
     """Seconds of it that no verdict explains."""
+    worst: Verdict | None
+    """The cause with the largest saving."""
 
 
 def sum_held(steps: Sequence[Step]) -> Held:
-    """Return how many steps of a run took longer than usual, and by how much.
+    """Return how many steps of a run took longer than usual, by how much, and the largest cause.
 
     Args:
         steps: All steps of a run.
@@ -132,6 +134,7 @@ def sum_held(steps: Sequence[Step]) -> Held:
         len(steps),
         sum(excess.longer + excess.late for excess in found),
         sum(excess.rest for excess in found),
+        max((verdict for step in steps for verdict in step.verdicts), key=lambda verdict: verdict.saved, default=None),
     )
 
 

@@ -68,6 +68,17 @@ _callbacks: dict[str, _Callback] = {}
 def collect(*, wait: float = -1) -> Batch | None:
     """Take what was recorded since the last drain.
 
+    The stages run in this order, because each one needs, or adds to, what the ones before it have left:
+
+    1. Take the ended spans, also those that sampled timers keep.
+    2. Look ahead (`MARKS`): a trajectory is marked only with the duration of the others of its step in mind.
+    3. Of each chunk of spans: create ids, then add conversations, which need ids. Of each span: record its metrics, which may add attributes to it
+       and mark it; release its ended parents; note its duration; make its record.
+    4. Report an own loop: measurements of steps whose trajectories stage 3 has seen.
+    5. Fold measurements, those of 3 and 4 among them, into points and values.
+    6. Take complete points, such as scalars of a step.
+    7. Without the lock: copies of points and values under the names of conventions, and the rows of the open spans.
+
     Args:
         wait: Seconds to wait for the drain lock; 0 to only try it, -1 to wait without limit.
 

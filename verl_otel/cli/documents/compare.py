@@ -146,13 +146,13 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
         a: What a command takes to read A.
         b: The same for B.
     """
-    lost_a, lost_b = (each.sums.seconds for each in compared.held)
+    lost_a, lost_b = (each.seconds for each in compared.held)
     held = [
         fill(
             HeldSteps,
-            each.sums,
-            steps=each.sums.long,
-            text=describe_held(each.sums),
+            each,
+            steps=each.long,
+            text=describe_held(each),
             verdict=None if each.worst is None else verdict_line(each.worst),
         )
         for each in compared.held
