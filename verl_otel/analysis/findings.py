@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -14,7 +14,6 @@ from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
 from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_between, sum_savings
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
-from verl_otel.health.signals import Learning
 
 FEWEST_UNREWARDED: Final = 2
 UNREWARDED_SHARE: Final = 0.2
@@ -178,21 +177,21 @@ def choose_steps(run: Explanation, count: int) -> list[Step]:
     return [max(usual, key=lambda step: step.seconds)]
 
 
-def has_any(kinds: Sequence[str], run: Explanation, judge: Callable[[], Learning]) -> bool:
+def has_any(kinds: Sequence[str], run: Explanation, *, is_learned: bool) -> bool:
     """Return whether a run has something of `KINDS`.
 
     Args:
         kinds: What is looked for.
         run: The run.
-        judge: Returns how it learned.
+        is_learned: Whether nothing was wrong with how it learned.
     """
     events = {event.kind for event in run.events}
     dead_ones = any(unfinished.dead for unfinished in run.completeness.unfinished)
-    looks: dict[str, Callable[[], bool]] = {
-        "crash": lambda: "crash" in events or dead_ones,
-        "stall": lambda: "stall" in events,
-        "failed": lambda: any(step.failed for step in run.steps),
-        "slow": lambda: any(step.verdicts for step in run.steps) or bool(step_lengths.find_unexplained(run.steps)),
-        "learning": lambda: bool(judge().troubles),
+    found = {
+        "crash": "crash" in events or dead_ones,
+        "stall": "stall" in events,
+        "failed": any(step.failed for step in run.steps),
+        "slow": any(step.verdicts for step in run.steps) or bool(step_lengths.find_unexplained(run.steps)),
+        "learning": not is_learned,
     }
-    return any(looks[kind]() for kind in (looks if "any" in kinds else kinds))
+    return any(found[kind] for kind in (found if "any" in kinds else kinds))

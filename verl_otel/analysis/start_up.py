@@ -31,6 +31,11 @@ class StartUpPart(NamedTuple):
     """The method that was called; for ``between`` the one before; otherwise empty."""
     nanoseconds: int
 
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.nanoseconds / 1e9
+
 
 class StartUp(NamedTuple):
     """The time before the first step of an attempt."""

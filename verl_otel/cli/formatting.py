@@ -8,14 +8,20 @@ import json
 import re
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
+from verl_otel.analysis.model import Counts, Explanation, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli.documents.base import Document, to_plain
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import RunState
+
+if TYPE_CHECKING:
+    from verl_otel.analysis import model
+    from verl_otel.cli.documents import explain, report
+
+    AnyStep = Union[model.Step, explain.Step, report.Step]
 
 DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
 """Where the pages are: an installation has none."""
@@ -105,7 +111,7 @@ def show_settings(advice: str, *, has_verl: bool) -> str:
     return re.sub(r" \[([^]]*)\]", r" (\1)" if has_verl else "", advice)
 
 
-def number(step: Step) -> str:
+def number(step: AnyStep) -> str:
     """Return the number of a step, and whether a later attempt went on from weights before it."""
     return f"{'?' if step.number is None else step.number}{' (superseded)' if step.repeated else ''}"
 
@@ -149,12 +155,12 @@ def failed(run: Explanation) -> str:
     return show(f"{word}: {', '.join(texts + more)}", SENTENCE) if steps else ""
 
 
-def end_of(step: Step) -> str:
+def end_of(step: AnyStep) -> str:
     """Return how a step ended, ``FAILED`` or ``INTERRUPTED``; empty if it came to its end."""
     return ("INTERRUPTED" if step.interrupted else "FAILED") if step.failed else ""
 
 
-def orphans(run: Explanation) -> str:
+def orphans(run: Explanation | explain.Explain | report.Report) -> str:
     """Return the message about spans without a parent; empty if there are none."""
     count = run.orphans
     if not count:

@@ -16,19 +16,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import safe_files
-from verl_otel._internal.printable import seconds, show
 from verl_otel.analysis.model import Event, Explanation
 from verl_otel.analysis.traces.span_names import TOOL_PREFIX
-from verl_otel.cli.formatting import show_bytes
 
 KINDS: Final = ("crash", "stall")
 """Kinds of events that have such evidence."""
 STACKS: Final = 2
 """Stacks that are shown with an event, unless the first one is that of the tool that hangs."""
-FRAMES: Final = 4
-"""Frames of such a stack, the innermost ones."""
-LOG_LINES: Final = 3
-"""Lines of a log that are shown with an event."""
 MAX_BYTES: Final = 1 << 20
 """Bytes of a file with stacks that are read, at its end."""
 _SECTION: Final = re.compile(r"^=== (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC.*$", re.MULTILINE)
@@ -53,31 +47,33 @@ def find_incidents(run: Explanation) -> list[Event]:
     return [event for event in run.events if event.kind in KINDS]
 
 
-def find_stack_files(event: Event) -> dict[str, str]:
-    """Return the files with stacks that an event names, by process id; that of the culprit first."""
+def find_stack_files(event: Event) -> tuple[str, list[str]]:
+    """Return the file with the stacks of the culprit that an event names, empty if there is none, and those of the other processes."""
     files = event.detail.get("stacks")
     if not isinstance(files, Mapping):
-        return {}
-    culprit = str(_find_culprit(event).get("pid", ""))
-    return {str(pid): str(files[pid]) for pid in sorted(files, key=lambda pid: str(pid) != culprit)}
+        return "", []
+    pid = str(find_culprit(event).get("pid", ""))
+    names = {str(other): str(path) for other, path in files.items()}
+    name = names.get(pid, "")
+    return name, [path for path in names.values() if path != name]
 
 
-def _find_culprit(event: Event) -> Mapping[str, Any]:
+def find_culprit(event: Event) -> Mapping[str, Any]:
+    """Return what an event says of the process that is to blame for it; empty: nothing."""
     culprit = event.detail.get("culprit")
     return culprit if isinstance(culprit, Mapping) else {}
 
 
 def find_stacks(run: Explanation, event: Event) -> list[Stack]:
     """Return what the culprit of an event did when it was found, the likeliest cause first; threads that wait for work are left out."""
-    culprit = _find_culprit(event)
-    name = find_stack_files(event).get(str(culprit.get("pid", "")))
+    name, _ = find_stack_files(event)
     stacks = [stack for stack in _parse(_read_section(run.folders, name, event)) if not _is_idle(stack)] if name else []
     return sorted(stacks, key=lambda stack: _rank(stack, _find_tool(event)))
 
 
 def _find_tool(event: Event) -> str:
     """Return the name of the tool that hangs, or of another span."""
-    return str(_find_culprit(event).get("span", "")).removeprefix(TOOL_PREFIX)
+    return str(find_culprit(event).get("span", "")).removeprefix(TOOL_PREFIX)
 
 
 def _has_call(stack: Stack, name: str) -> bool:
@@ -147,71 +143,25 @@ def _parse(text: str) -> Iterator[Stack]:
             title, frames = line, []
 
 
-def describe(run: Explanation, event: Event, *, whole: bool = False) -> Iterator[str]:
-    """Yield the evidence of a stall or a crash, indented; nothing for other events.
-
-    Args:
-        run: The run.
-        event: The event.
-        whole: All stacks and lines, not the first ones.
-    """
-    if event.kind not in KINDS:
-        return
-    yield from _describe_stacks(run, event, whole=whole)
-    if event.kind == "crash" or whole:
-        yield from _describe_memory(event)
-        lines = event.detail.get("log_tail")
-        yield from _describe_log([str(line) for line in lines] if isinstance(lines, list) else [], whole=whole)
+def choose_first(event: Event, stacks: Sequence[Stack]) -> Sequence[Stack]:
+    """Return the stacks that are shown with an event: that of the tool that hangs, or the likeliest ones."""
+    return stacks[: 1 if stacks and _has_call(stacks[0], _find_tool(event)) else STACKS]
 
 
-def describe_briefly(run: Explanation, event: Event) -> Iterator[str]:
-    """Yield the evidence of a stall or a crash, one line for each kind of evidence."""
-    frames = find_frames(run, event)
-    if frames:
-        name = next(iter(find_stack_files(event).values()))
-        yield f"  at: {', called by '.join(frames[:FRAMES])} [{name}]"
-    if event.kind == "crash":
-        yield from (line.replace("Its memory", "memory") for line in _describe_memory(event))
-        lines = event.detail.get("log_tail")
-        yield from (f"  log: {line}" for line in (lines[-1:] if isinstance(lines, list) else ()))
+class Memory(NamedTuple):
+    """The memory of a process before it died."""
+
+    newest: float
+    highest: float
+    seconds: float
+    """From the first sample to the last one."""
 
 
-def find_frames(run: Explanation, event: Event) -> list[str]:
-    """Return ``FILE:LINE in FUNCTION`` of where the culprit of an event was, the innermost call first; empty if it is not known."""
-    return [frame for stack in find_stacks(run, event)[:1] for frame in stack.frames]
-
-
-def _describe_stacks(run: Explanation, event: Event, *, whole: bool) -> Iterator[str]:
-    files, stacks = find_stack_files(event), find_stacks(run, event)
-    culprit = _find_culprit(event)
-    name = files.get(str(culprit.get("pid", "")))
-    if name:
-        yield show(f"  Where {culprit.get('instance', 'it')} was, the innermost call first ({name})")
-    tool = _find_tool(event)
-    few = stacks[: 1 if stacks and _has_call(stacks[0], tool) else STACKS]
-    for stack in stacks if whole else few:
-        frames = stack.frames if whole else stack.frames[:FRAMES]
-        yield f"    {show(frames[0])}"
-        yield from (f"      called by {show(frame)}" for frame in frames[1:])
-    others = [path for path in files.values() if path != name]
-    if others:
-        yield show(f"  Stacks of those that waited: {', '.join(others)}")
-
-
-def _describe_memory(event: Event) -> Iterator[str]:
+def find_memory(event: Event) -> Memory | None:
+    """Return the memory of the culprit of an event; None if it is not known."""
     samples = event.detail.get("rss")
     pairs = [tuple(pair) for pair in samples if isinstance(pair, list)] if isinstance(samples, list) else []
     numbers = [pair for pair in pairs if len(pair) == 2 and all(isinstance(each, (int, float)) for each in pair)]  # noqa: PLR2004 - time and bytes
     if not numbers:
-        return
-    last, highest = numbers[-1][1], max(count for _, count in numbers)
-    passed = numbers[-1][0] - numbers[0][0]
-    before = f", at most {show_bytes(highest)} in the {seconds(passed)} before" if passed > 0 else ""
-    yield f"  Its memory: {show_bytes(last)} at last{before}"
-
-
-def _describe_log(lines: Sequence[str], *, whole: bool) -> Iterator[str]:
-    shown = lines if whole else lines[-LOG_LINES:]
-    if shown:
-        yield "  End of its log"
-        yield from (f"    {show(line)}" for line in shown)
+        return None
+    return Memory(numbers[-1][1], max(count for _, count in numbers), numbers[-1][0] - numbers[0][0])

@@ -195,21 +195,28 @@ class Meter:
             self._shown = text
 
 
-def choose_steps(run: Explanation, asked: options.Steps) -> list[Step]:
+def choose_steps(run: Explanation, asked: options.Steps, number: int | None = None) -> list[Step]:
     """Return the steps that are explained.
 
+    Args:
+        run: The run.
+        asked: How many of the slowest steps, or which.
+        number: The number of the only one; None: those that are asked for.
+
     Raises:
-        VerlOtelError: The run has none of the range.
+        VerlOtelError: The run has none of them.
     """
-    if asked.most:
+    if number is None and asked.most:
         return findings.choose_steps(run, asked.most)
-    chosen = asked.choose(run.steps)
+    numbers = asked.numbers if number is None else range(number, number + 1)
+    chosen = [step for step in run.steps if step.number in numbers]
     if not chosen:
-        raise VerlOtelError(f"none of these steps is in the run: {list_numbers(run)}")
+        what = "none of these steps is" if number is None else f"step {number} is not"
+        raise VerlOtelError(f"{what} in the run: {_list_numbers(run)}")
     return chosen
 
 
-def list_numbers(explanation: Explanation) -> str:
+def _list_numbers(explanation: Explanation) -> str:
     """Return the numbers of the steps of a run, in words."""
     numbers = sorted(step.number for step in explanation.steps if step.number is not None)
     if not numbers:

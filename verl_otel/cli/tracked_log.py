@@ -83,7 +83,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
     document = make_explain_log(log, learning, chosen)
     if arguments.json:
         print_json(document)
-        return int(findings.has_any(arguments.fail_if, log.run, lambda: learning))
+        return int(findings.has_any(arguments.fail_if, log.run, is_learned=not learning.troubles))
     lines = list(_render(log, learning, document, chosen, whole=arguments.step is not None))
     most = BRIEF_LINES if arguments.brief else MAX_LINES
     if arguments.brief:
@@ -92,7 +92,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         more = counted(len(lines) - most + 1, "more line")
         lines = [*lines[: most - 1], f"and {more}: verl-otel explain --json has everything"]
     print("\n".join(lines))
-    return int(findings.has_any(arguments.fail_if, log.run, lambda: learning))
+    return int(findings.has_any(arguments.fail_if, log.run, is_learned=not learning.troubles))
 
 
 # -- Text --
@@ -117,7 +117,9 @@ def _render(
         ("Steps" if whole else "Slow steps", _describe_steps(log, learning, chosen, whole=whole)),
         (
             f"Learning (thresholds: profile {show(learning.profile.name)})",
-            [] if whole else (f"  {line}" for line in describe_learning(learning, WIDTH - 2, choose_signals(learning))),
+            []
+            if whole
+            else (f"  {line}" for line in describe_learning(document, WIDTH - 2, choose_signals(document.signals))),
         ),
         ("Engine and trainer", [] if whole else _describe_off_policy(document.off_policy)),
         (
@@ -218,7 +220,7 @@ def _describe_steps(log: TrackedLog, learning: Learning, chosen: Sequence[Step],
         if any(step.verdicts for step in steps):
             yield f"  {wording.describe_held(findings.sum_held(steps))}"
         elif not unexplained:
-            yield f"  {wording.describe_no_delay(steps)}"
+            yield f"  {wording.describe_no_delay(len(steps))}"
         if unexplained:
             yield f"  Slow without one phase as the cause: {unexplained}"
     shown = chosen if whole else [step for step in chosen if step.verdicts or unexplained]

@@ -5,33 +5,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from statistics import median
+from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import model, step_lengths
-from verl_otel.analysis.findings import Held
+from verl_otel.analysis.findings import Excess, Held
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import (
-    DeviceTime,
-    Failure,
-    Part,
-    Saving,
-    ShortRank,
-    Step,
-    Straggler,
-    Verdict,
-    sum_causes,
-    sum_states,
-)
-from verl_otel.analysis.start_up import StartUp
+from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import off_policy, own_workers
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
-from verl_otel.cli.documents.base import OffPolicy
-from verl_otel.cli.documents.explain import Balance, Cost, Persistence, ProcessMemory, TrajectoryEnds, WeightSync
-from verl_otel.cli.formatting import number, show_bytes
-from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
+from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
+from verl_otel.cli.formatting import end_of, number, show_bytes
+from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
+
+if TYPE_CHECKING:
+    from verl_otel.cli.documents import explain
+    from verl_otel.cli.documents.base import OffPolicy
 
 EVIDENCE: Final = {
     "arrival": "the call reached it late",
@@ -137,7 +128,7 @@ def _end(*, cancelled: bool) -> str:
     return "was cancelled" if cancelled else "failed"
 
 
-def _name_late(late: Straggler | Persistence) -> str:
+def _name_late(late: model.Straggler | explain.Straggler | explain.Persistence) -> str:
     return f"{'worker' if late.evidence in own_workers.EVIDENCE else 'rank'} {late.rank} ({late.instance})"
 
 
@@ -194,9 +185,37 @@ def describe_held(held: Held) -> str:
     return f"{held.long:,} of {counted(held.of, 'step')} took longer than usual{after}, by {seconds(held.seconds)} in all{unexplained}"
 
 
-def describe_no_delay(steps: Sequence[Step]) -> str:
-    """Return that nothing delayed the steps of a run."""
-    return f"Nothing delayed {f'any of {len(steps):,} steps' if len(steps) > 1 else 'the only step'} noticeably."
+def describe_no_delay(count: int) -> str:
+    """Return that nothing delayed the steps of a run, of which there are so many."""
+    return f"Nothing delayed {f'any of {count:,} steps' if count > 1 else 'the only step'} noticeably."
+
+
+def describe_length(steps: Sequence[Step], step: Step, excess: Excess) -> str:
+    """Return how long a step took beside the others, and whether that is known to have a cause.
+
+    Args:
+        steps: All steps of its run.
+        step: The step.
+        excess: By how much it took longer than usual.
+    """
+    others = step_lengths.find_comparable(steps, step)
+    usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
+    if len(others) == 1:
+        usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
+    name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
+    if step.verdicts:
+        late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
+        if excess.is_measured:
+            rest = f", of which {seconds(excess.rest)} are not explained" if excess.rest else ""
+            return f"{name}, {seconds(excess.longer)} longer than usual{usual}{rest}{late}."
+        shorter = f"; without its causes {seconds(excess.longer)} less" if excess.longer else ""
+        return f"{name}{usual}{shorter}{late}."
+    if any(other is step for other in step_lengths.find_start_up(steps)):
+        return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
+    if step.interrupted or find_single_wait(step) is not None:
+        return f"{name}{usual}."
+    is_long = any(other is step for other in step_lengths.find_unexplained(steps))
+    return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
 
 
 def describe_unexplained(steps: Sequence[Step]) -> str:
@@ -220,7 +239,7 @@ def describe_first(steps: Sequence[Step]) -> str:
     return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
 
 
-def describe_failure(failure: Failure) -> str:
+def describe_failure(failure: model.Failure | explain.Failure) -> str:
     """Return the text about a model, a tool, or the reward, whose calls failed in the trajectories of a step."""
     name = f"{WORK[failure.kind].words.partition(',')[0]} {failure.name}".rstrip()
     zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
@@ -228,19 +247,19 @@ def describe_failure(failure: Failure) -> str:
     return show(f"{name}: {calls} in {trajectories}{zero}")
 
 
-def describe_short_rank(short: ShortRank) -> str:
+def describe_short_rank(short: model.ShortRank | explain.ShortRank) -> str:
     """Return the text about a rank that trained on less than the others."""
     return show(f"rank {short.rank}: {counted(short.samples, 'sample')} in {short.method}, the others {short.usual:g}")
 
 
-def describe_straggler(straggler: Straggler) -> str:
+def describe_straggler(straggler: model.Straggler | explain.Straggler) -> str:
     """Return the text about a late rank in one step."""
     return show(
         f"{_name_late(straggler)} {seconds(straggler.seconds)} in {straggler.method}: {EVIDENCE.get(straggler.evidence, straggler.evidence)}"
     )
 
 
-def describe_persistence(persistence: Persistence) -> str:
+def describe_persistence(persistence: explain.Persistence) -> str:
     """Return the text about a rank that was late in several steps."""
     return show(
         f"{_name_late(persistence)} was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, by {seconds(persistence.seconds)} in all; "
@@ -248,7 +267,7 @@ def describe_persistence(persistence: Persistence) -> str:
     )
 
 
-def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator[str]:
+def describe_savings(savings: Sequence[model.Saving | explain.Saving], step_seconds: float) -> Iterator[str]:
     """Yield the savings of a step, the largest first."""
     words = {"slowest": "without its slowest trajectory", "reward": "with rewards that take no time"}
     described: set[tuple[int, float]] = set()
@@ -273,20 +292,19 @@ def device_time(*, has_gpu: bool) -> str:
     return "GPU time" if has_gpu else "device time (CPU)"
 
 
-def device_title(devices: Sequence[DeviceTime], when: str = "", *, has_gpu: bool) -> str:
+def device_title(devices: explain.DeviceSum, when: str = "", *, has_gpu: bool) -> str:
     """Return the title of an account of device time: how many devices, and how long each of them was observed.
 
     Args:
-        devices: The time of each device.
+        devices: The time of all devices.
         when: The interval; empty: the whole run.
         has_gpu: False: the devices are ranks on CPUs.
     """
-    count = sum(device.gpus for device in devices)
-    size = f"{count} x {seconds(sum_causes(devices).total() / 1e9 / max(1, count))}"
+    size = f"{devices.gpus} x {seconds(devices.seconds)}"
     return f"GPU time{when} ({size})" if has_gpu else f"Device time{when} (CPU, {size})"
 
 
-def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator[str]:
+def describe_balance(sides: explain.Balance | None, *, has_gpu: bool = True) -> Iterator[str]:
     """Yield which side of the training is short of GPUs, and what to do; nothing where rollouts and trainer share GPUs."""
     if sides is None:
         return
@@ -326,22 +344,19 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         yield "compare attention, sampling settings, chat template and tokenizer of the engine with the trainer's, and whether weights arrive"
 
 
-def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
+def describe_devices(devices: explain.DeviceSum) -> Iterator[str]:
     """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1 % have no line."""
-    spent = sum_causes(devices)
-    total, states = spent.total(), sum_states(spent)
-    for state in GPU_STATES if total else ():
-        if states[state] / total < SMALLEST_ROW and state != "productive":
-            continue
-        detail = ", ".join(
-            f"{cause.replace('_', ' ')} {length / total:.0%}"
-            for cause, length in spent.most_common()
-            if GPU_CAUSES[cause].state == state and length / total >= SMALL_SHARE
-        )
-        yield f"{state:<10} {percent(states[state] / total):>4}  {detail}".rstrip()
+    for state, part in devices.states.items():
+        if part >= SMALLEST_ROW or state == "productive":
+            detail = ", ".join(
+                f"{cause.replace('_', ' ')} {of_cause:.0%}"
+                for cause, of_cause in devices.causes.items()
+                if GPU_CAUSES[cause].state == state and of_cause >= SMALL_SHARE
+            )
+            yield f"{state:<10} {percent(part):>4}  {detail}".rstrip()
 
 
-def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
+def describe_syncs(syncs: Iterable[explain.WeightSync]) -> Iterator[str]:
     """Yield bytes, seconds and parts of a weight sync, on ranks and on replicas."""
     for sync in syncs:
         parts = ", ".join(f"{part} {seconds(value)}" for part, value in sync.parts.items())
@@ -349,14 +364,14 @@ def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
         yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
 
 
-def describe_memory(processes: Iterable[ProcessMemory]) -> Iterator[str]:
+def describe_memory(processes: Iterable[explain.ProcessMemory]) -> Iterator[str]:
     """Yield the resident memory of processes: what each had first, and has now."""
     for one in processes:
         highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
         yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {show_bytes(one.first)} at its first record{highest}"
 
 
-def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
+def describe_ends(ends: explain.TrajectoryEnds) -> Iterator[str]:
     """Yield how many trajectories ended in which way, and how many no step trained on; nothing if all were finished by the model."""
     total = sum(ends.ended.values())
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
@@ -367,7 +382,7 @@ def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
         )
 
 
-def describe_cost(cost: model.Cost | Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
+def describe_cost(cost: model.Cost | explain.Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
     """Yield the cost per token and the wasted tokens; nothing where it is unknown.
 
     Args:
@@ -416,16 +431,15 @@ START_UP: Final = {
 """Texts for the parts of a start-up."""
 
 
-def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
-    """Return text and nanoseconds of each part of a start-up, in the order of time; short ones are one part, the last."""
+def describe_start_up(start_up: explain.StartUp) -> list[tuple[str, float]]:
+    """Return text and seconds of each part of a start-up, in the order of time; short ones are one part, the last."""
     parts = start_up.parts
     if len(parts) == 1 and parts[0].kind == "begin":  # no worker was called: an own loop
-        return [("before the first step; no spans", parts[0].nanoseconds)]
-    whole = start_up.end_ns - start_up.start_ns
-    shown = [part for part in parts if part.nanoseconds >= SMALLEST_ROW * whole]
-    lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.nanoseconds) for part in shown]
-    rest = whole - sum(part.nanoseconds for part in shown)
-    return [*lines, (f"{counted(len(parts) - len(shown), 'shorter part')}", rest)] if rest else lines
+        return [("before the first step; no spans", parts[0].seconds)]
+    shown = [part for part in parts if part.seconds >= SMALLEST_ROW * start_up.seconds]
+    lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.seconds) for part in shown]
+    rest = sum(part.seconds for part in parts if part not in shown)
+    return [*lines, (counted(len(parts) - len(shown), "shorter part"), rest)] if rest else lines
 
 
 def percent(value: float) -> str:

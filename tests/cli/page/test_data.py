@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import texts
 from tests.cli.page import embedded, explanations
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Activity, Cost, Segment, Series, Verdict
-from verl_otel.cli import explain, page
+from verl_otel.cli import page
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly, data
 from verl_otel.cli.page.document import order_steps
@@ -79,7 +80,7 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
     lines = data.describe_run(run)["cost"]
     assert any("800 of 5,000 tokens (16%) trained on without a signal" in line for line in lines)
-    assert "800 of 5,000 tokens (16%) trained on without a signal" in explain.render(run)
+    assert "800 of 5,000 tokens (16%) trained on without a signal" in texts.explain(run)
 
 
 def test_the_page_and_explain_give_the_same_saving_of_a_step():
@@ -91,7 +92,7 @@ def test_the_page_and_explain_give_the_same_saving_of_a_step():
     steps[6] = steps[6]._replace(verdicts=(verdict, other))
     run = run._replace(steps=tuple(steps))
     assert data.list_steps(run)["saved"][6] == pytest.approx(verdict.saved + 20.0, abs=1e-4)
-    assert f"without its causes {verdict.saved + 20.0:.2f} s less" in explain.render(run)
+    assert f"without its causes {verdict.saved + 20.0:.2f} s less" in texts.explain(run)
     assert data.describe_run(run)["held"].startswith("1 of 8 steps took longer than usual, by")
 
 

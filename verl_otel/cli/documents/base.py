@@ -181,6 +181,16 @@ def sum_parts(parts: Iterable[tuple[str, str, int]]) -> list[Summed]:
     return [Summed(kind=kind, name=name, seconds=nanoseconds / 1e9) for kind, name, nanoseconds in parts]
 
 
+class HeldSteps(Document):
+    """Steps of one run."""
+
+    steps: Annotated[int, about("that took longer than usual")]
+    late: Annotated[int, about("steps after which the next one started late")]
+    of: Annotated[int, about("all steps")]
+    seconds: Annotated[float, about("by how much, in all")]
+    text: Annotated[str, about("the same as a sentence")]
+
+
 class OffPolicy(Document):
     """Difference between the policies of engine and trainer, where verl logs it and the age of the samples."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from verl_otel.analysis import comparison
-from verl_otel.cli.documents.base import Answer, Document, Number, RunId, about, fill
+from verl_otel.cli.documents.base import Answer, Document, HeldSteps, Number, RunId, about, fill
 from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.wording import describe_held
 
@@ -61,22 +61,17 @@ class Contribution(Document):
     names: tuple[Name, ...]
 
 
-class HeldSteps(Document):
+class HeldOfRun(HeldSteps):
     """Steps of one run."""
 
-    steps: Annotated[int, about("that took longer than usual")]
-    late: Annotated[int, about("steps after which the next one started late")]
-    of: Annotated[int, about("all steps")]
-    seconds: Annotated[float, about("by how much, in all")]
-    text: Annotated[str, about("the same as a sentence")]
     verdict: Annotated[str | None, about("the largest cause, with its step")]
 
 
 class Held(Document):
     """Steps that something delayed, of all steps."""
 
-    a: HeldSteps
-    b: HeldSteps
+    a: HeldOfRun
+    b: HeldOfRun
 
 
 class RunResources(Document):
@@ -149,7 +144,7 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
     lost_a, lost_b = (each.seconds for each in compared.held)
     held = [
         fill(
-            HeldSteps,
+            HeldOfRun,
             each,
             steps=each.long,
             text=describe_held(each),

@@ -26,7 +26,7 @@ from verl_otel.cli.documents.base import (
     about,
     fill,
 )
-from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
+from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
 
@@ -107,6 +107,8 @@ class ExplainLog(Answer):
     profile: Annotated[str, about("profile of the thresholds")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
     reward_move: Move
+    window: Window
+    cut: Cut
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     off_policy: OffPolicy | None

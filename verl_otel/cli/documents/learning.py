@@ -24,6 +24,9 @@ class Signal(Document):
     high: float
     high_step: int
     trend: Annotated[float | None, about("Kendall's tau, -1 (falls) to 1 (rises)")]
+    course: Annotated[
+        str, about("rises, falls or no trend, by a threshold of the profile; empty: it has too few values")
+    ]
     not_finite: Annotated[int, about("steps in which it was NaN or infinite")]
 
 
@@ -65,13 +68,22 @@ Move = Annotated[
 ]
 
 
+Window = Annotated[int, about("number of the first, and of the last steps of which signals have the mean")]
+Cut = Annotated[
+    float | None, about("share of the last responses that were cut off, where only a stricter profile warns of it")
+]
+
+
 def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
-    """Return the keys ``profile``, ``progress``, ``reward_move``, ``signals`` and ``findings`` of a document."""
+    """Return the keys ``profile``, ``progress``, ``reward_move``, ``window``, ``cut``, ``signals`` and ``findings`` of a document."""
+    limit = learning.profile.values["stagnation_trend"]
     return {
         "profile": learning.profile.name,
         "progress": describe_progress(learning.progress) if learning.progress else "",
         "reward_move": learning.move,
-        "signals": [fill(Signal, signal) for signal in learning.signals],
+        "window": signals.find_window(learning.steps),
+        "cut": learning.cut,
+        "signals": [fill(Signal, signal, course=_name_course(signal.trend, limit)) for signal in learning.signals],
         "findings": [
             fill(
                 Finding,
@@ -85,3 +97,7 @@ def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
             for trouble in learning.troubles
         ],
     }
+
+
+def _name_course(trend: float | None, limit: float) -> str:
+    return "" if trend is None else "rises" if trend >= limit else "falls" if trend <= -limit else "no trend"

@@ -32,9 +32,8 @@ from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
 from verl_otel.cli.documents.base import fill, to_plain
 from verl_otel.cli.documents.compare import make_compare
-from verl_otel.cli.documents.explain import make_explain, make_step
+from verl_otel.cli.documents.explain import Part, make_explain, make_step
 from verl_otel.cli.documents.levers import make_levers
-from verl_otel.cli.documents.report import Part
 from verl_otel.cli.levers import REPLAYED_ITEMS, choose, describe_interval
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
