@@ -10,20 +10,55 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from verl_otel.analysis import step_lengths
-from verl_otel.analysis.model import Explanation, Step, Verdict
+from verl_otel.analysis.model import Explanation, Part, Step, Trajectory, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
-from verl_otel.analysis.verdicts.judge import ROLLOUT, sum_between, sum_savings
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
 
 FEWEST_UNREWARDED: Final = 2
 UNREWARDED_SHARE: Final = 0.2
-"""Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what is learned by little."""
+"""Trajectories of a step with score 0 in which the same tool or the reward failed, and their share: fewer change what
+is learned by little."""
 REST_SHARE: Final = 0.1
 """Share of the excess of a step that is noticeable if no verdict explains it."""
 
 
 KINDS: Final = ("crash", "stall", "failed", "slow", "learning", "any")
-"""What `has_any` looks for: a process that died, a hang, a step that failed, one that took longer than usual, and something wrong with the learning."""
+"""What `has_any` looks for: a process that died, a hang, a step that failed, one that took longer than usual, and
+something wrong with the learning."""
+
+
+# -- Steps that waited for a single trajectory; a report lists them first, whether or not that was unusual --
+
+MAX_WAITS: Final = 2
+"""Trajectories on the critical path above which a step runs them one after the other: then it waits for each, and
+verdicts compare them."""
+NOTABLE_SHARE: Final = 0.2
+"""Minimum share of a step for the wait for one trajectory to be reported."""
+
+
+class SingleWait(NamedTuple):
+    """One step that waited for one trajectory."""
+
+    step: Step
+    trajectory: Trajectory
+    part: Part
+    """The part that the trajectory spent most of its time on."""
+    lead: float
+    """Seconds by which the step would have been shorter without it."""
+
+
+def find_single_wait(step: Step) -> SingleWait | None:
+    """Return the trajectory that a step waited noticeably for alone; None if there is none."""
+    lead = next((saving.seconds for saving in step.savings if saving.what == "slowest"), 0.0)
+    is_short = lead <= 0 or lead < NOTABLE_SHARE * step.seconds
+    # One trajectory alone has no other to be later than.
+    if is_short or step.interrupted or step.members <= 1 or not step.slowest:
+        return None
+    if len({segment.trace_id for segment in step.path} - {0}) > MAX_WAITS:
+        return None
+    last = max(step.slowest, key=lambda trajectory: trajectory.end_ns)
+    if not last.parts:
+        return None
+    return SingleWait(step, last, max(last.parts, key=lambda part: part.seconds), lead)
 
 
 class Finding(NamedTuple):
@@ -60,6 +95,75 @@ def _is_about(verdict: Verdict, wait: SingleWait) -> bool:
     return verdict.trace_id == wait.trajectory.trace_id or (not verdict.trace_id and verdict.kind in ROLLOUT)
 
 
+# -- What the causes of a step cost together: the combined savings of its verdicts --
+
+_BETWEEN = "between"
+ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
+"""Kinds of verdicts on rollouts."""
+_INTERVALS: tuple[str, ...] = ("loop", "process")
+"""Kinds of verdicts on intervals of the critical path, of which no two overlap."""
+
+
+def sum_savings(step: Step) -> float:
+    """Return the seconds that the causes of a step, and of what follows it, cost; 0 without verdicts.
+
+    Phases are sequential, so that what their causes cost adds up. A verdict whose phase is unknown may be about any of
+    them. What follows the step is apart from it, and its parts follow one another.
+    """
+    by_phase: dict[str, list[Verdict]] = {}
+    for verdict in step.verdicts:
+        if verdict.kind != _BETWEEN:
+            by_phase.setdefault(_phase(step, verdict), []).append(verdict)
+    unknown = _sum_phase(by_phase.pop("", []))
+    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + sum_between(step)
+
+
+def sum_between(step: Step) -> float:
+    """Return by how many seconds the next step started late, 0 without verdicts on what follows a step."""
+    return min(step.between, sum(verdict.saved for verdict in step.verdicts if verdict.kind == _BETWEEN))
+
+
+def _sum_phase(verdicts: Iterable[Verdict]) -> float:
+    """Return what the causes of one phase cost together.
+
+    Several causes of one awaited trajectory followed one another, and together cost no more than its lead over the
+    others. Intervals on the path are apart from both. A verdict on the phase itself, or on a rank, may describe the
+    same wait again.
+    """
+    intervals = work = saved = lead = same = 0.0
+    for verdict in verdicts:
+        if verdict.kind in _INTERVALS:
+            intervals += verdict.saved
+        elif verdict.kind in ROLLOUT:
+            work += verdict.seconds
+            saved = max(saved, verdict.saved)
+            lead = max(lead, verdict.lead)
+        else:
+            same = max(same, verdict.saved)
+    return max(intervals + max(saved, min(work, lead)), same)
+
+
+def sum_shared(step: Step) -> float:
+    """Return the seconds that the verdicts of a step have in common: each describes them as its own saving."""
+    return max(0.0, sum(verdict.saved for verdict in step.verdicts) - sum_savings(step))
+
+
+def _phase(step: Step, verdict: Verdict) -> str:
+    """Return the phase that a verdict is about, empty where it is unknown."""
+    if verdict.kind == "phase":
+        return verdict.subject
+    lengths: dict[str, int] = {}
+    for segment in step.path:
+        is_rank = verdict.kind == "rank" and segment.kind in ("worker", "call") and verdict.cause_name in segment.name
+        is_rollout = verdict.kind in ROLLOUT and (segment.trace_id or segment.kind in ("start", "poll"))
+        is_pause = verdict.kind == "process" and segment.kind == "paused" and segment.name == verdict.cause_name
+        if is_rank or is_rollout or is_pause:
+            lengths[segment.phase] = lengths.get(segment.phase, 0) + segment.end_ns - segment.start_ns
+    if lengths:
+        return max(lengths, key=lambda phase: lengths[phase])
+    return "gen" if verdict.kind in ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""
+
+
 class Excess(NamedTuple):
     """By how many seconds a held step took longer than usual, and the next one started late."""
 
@@ -72,8 +176,8 @@ class Excess(NamedTuple):
     late: float
     """By how much the next one started late."""
     is_measured: bool
-    """Whether `longer` is the difference from the median of the others. It is none for a failed step, for one with start-up, and
-    where the rest of the step was shorter than usual."""
+    """Whether `longer` is the difference from the median of the others. It is none for a failed step, for one with
+    start-up, and where the rest of the step was shorter than usual."""
 
 
 def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]:
@@ -138,7 +242,7 @@ def sum_held(steps: Sequence[Step]) -> Held:
 
 
 def find_unrewarded(steps: Iterable[Step]) -> Step | None:
-    """Return the step in which most of the trajectories with score 0 had a tool or a reward that failed; None if these are few in all steps."""
+    """Return the step with most trajectories of score 0 in which a tool or the reward failed; None: they are few."""
     worst = max((step for step in steps if step.failures), key=lambda step: step.failures[0].unrewarded, default=None)
     if worst is None or worst.failures[0].unrewarded < max(FEWEST_UNREWARDED, UNREWARDED_SHARE * worst.members):
         return None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explains a run from its files. How far a large one was read is kept, so that the next command reads only what was added."""
+"""Explains a run from its files. How far a large one was read is kept: the next command reads what was added."""
 
 from __future__ import annotations
 
@@ -45,22 +45,15 @@ def explain(
     """
     places = run_files.check_folders(folders)
     with _without_collection():
-        run = _explain(places, reader.resume(places), frozenset(), progress, keep_after)
-        lacking = {step.number for step in run.steps if not step.path} & (steps or frozenset())
-        if lacking:
-            run = _explain(places, None, frozenset(steps or ()), progress, keep_after)
+        run = _read(places, reader.resume(places) or reader.begin(places), progress, keep_after)
+        if {step.number for step in run.steps if not step.path} & (steps or frozenset()):
+            run = _read(places, reader.begin(places, asked=steps or frozenset()), progress, keep_after)
         return run
 
 
-def _explain(
-    places: Sequence[Path],
-    resumed: RunReader | None,
-    asked: frozenset[int],
-    progress: Progress | None,
-    keep_after: float,
-) -> Explanation:
+def _read(places: Sequence[Path], run: RunReader, progress: Progress | None, keep_after: float) -> Explanation:
+    """Read the rest of a run, and explain it."""
     begin = time.monotonic()
-    run = resumed or reader.begin(places, asked=asked)
     run.look()
     while run.is_behind:
         run.read(PIECE_BYTES)
@@ -82,5 +75,6 @@ def _without_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.freeze()
-            gc.unfreeze()  # moves all new objects to the oldest generation, so that the next collection does not scan a million of them
+            # Moves all new objects to the oldest generation: the next collection does not scan a million of them.
+            gc.unfreeze()
             gc.enable()

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain why steps were slow, and how the run learned: verdict, critical path, GPU time, reward.
 
-RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
-run have folders of their own. Runs that are active or were killed can be read, too.
+RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the
+nodes of a run have folders of their own. Runs that are active or were killed can be read, too.
 
-RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or what its console logger printed: it
-has the time of phases, slow steps and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded.
-Several files are one run in parts.
+RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or
+what its console logger printed: it has the time of phases, slow steps and what was learned, with the thresholds of
+VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded. Several files are one run in parts.
 
 Examples:
   verl-otel explain
@@ -106,16 +106,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(render(document, None if levers is None else make_levers(explanation, levers)))
     if document.counts["steps"] or document.events or document.unfinished:
         return int(findings.has_any(arguments.fail_if, explanation, is_learned=not document.findings))
-    print(f"verl-otel: {_nothing(document)}", file=sys.stderr)
+    text = "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
+    if document.counts["trajectories"]:
+        found = counted(document.counts["trajectories"], "trajectory", "trajectories")
+        text = f"no step to explain, only {found}: verl-otel report shows more"
+    print(f"verl-otel: {text}", file=sys.stderr)
     return 1
-
-
-def _nothing(document: Explain) -> str:
-    count = document.counts["trajectories"]
-    if count:
-        found = counted(count, "trajectory", "trajectories")
-        return f"no step to explain, only {found}: verl-otel report shows more"
-    return "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
 
 
 # -- The text: why steps were slow. It is made of the document --
@@ -140,7 +136,7 @@ def render(document: Explain, levers: Levers | None = None) -> str:
         levers: Those of the run; None: only the steps are shown, with all their detail.
     """
     whole = levers is None
-    parts = [*_head(document), "\n".join(_events(document)), "" if whole else _verdict_count(document)]
+    parts = ["\n".join(_head(document)), "\n".join(_events(document)), "" if whole else _verdict_count(document)]
     parts += ["\n".join(_step(document, step, whole=whole)) for step in document.steps]
     parts.append("\n".join(_advice(document)))
     if levers is not None:
@@ -158,7 +154,8 @@ def render_events(document: Explain) -> str:
 
 
 def _head(document: Explain) -> Iterator[str]:
-    yield "\n".join([f"Run {show(document.run_id)} · {show(document.state)}", *filter(None, document.headline)])
+    yield f"Run {show(document.run_id)} · {show(document.state)}"
+    yield from filter(None, document.headline)
 
 
 def _events(document: Explain) -> Iterator[str]:
@@ -213,7 +210,8 @@ def _verdict_count(document: Explain) -> str:
         share = wording.share(document.held.share)
         text = f"{document.held.text} ({share} of the time of all steps and between them).{more}"
     elif slow:
-        text = f"{slow:,} of {counted(count, 'step')} {'was' if slow == 1 else 'were'} slow, none explained: {unexplained}."
+        were = "was" if slow == 1 else "were"
+        text = f"{slow:,} of {counted(count, 'step')} {were} slow, none explained: {unexplained}."
     else:
         text = wording.describe_no_delay(count)
     return "\n".join(filter(None, [text, document.starting]))
@@ -298,7 +296,7 @@ def _between(step: Step, *, whole: bool) -> Iterator[str]:
 
 
 def _path_in_order(step: Step) -> Iterator[str]:
-    """Yield a critical path in the order of time: adjacent parts with equal text are merged, and so are adjacent short ones."""
+    """Yield a critical path in the order of time: adjacent parts with equal text, and short ones, are merged."""
     named = [(part.after, part.after + part.seconds, 1, _segment(part, step.labels, turns=True)) for part in step.path]
     shortest = wording.SMALLEST_ROW * step.seconds
     short = [(begin, end, parts, text if end - begin >= shortest else "") for begin, end, parts, text in _merge(named)]
@@ -369,7 +367,7 @@ def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
 
 
 def _learning(document: Explain) -> Iterator[str]:
-    """Yield how the run learned; the signals only where something was wrong with it, more than single steps with equal scores."""
+    """Yield how the run learned; the signals only where more was wrong than single steps with equal scores."""
     is_wrong = any(finding.kind != "equal_scores" for finding in document.findings)
     signals = choose_signals(document.signals, resources=False) if is_wrong else ()
     lines = list(describe_learning(document, WIDTH - 2, signals))

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evidence of stalls and crashes: where the culprit was, the end of its log, and its memory.
 
-All of it was recorded by the watchdog: stacks in files of ``black-box/``, which an event names, the rest in the event itself.
+All of it was recorded by the watchdog: stacks in files of ``black-box/``, which an event names, the rest in the event
+itself.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from verl_otel._internal import safe_files
 from verl_otel.analysis.model import Event, Explanation
 from verl_otel.analysis.traces.span_names import TOOL_PREFIX
+from verl_otel.cli.documents.base import Document, about
 
 KINDS: Final = ("crash", "stall")
 """Kinds of events that have such evidence."""
@@ -33,13 +35,19 @@ _IDLE: Final = frozenset(("select", "wait", "_worker", "main_loop", "get", "acce
 _OWN_THREADS: Final = "[verl-otel"
 
 
-class Stack(NamedTuple):
-    """What a thread or a task of asyncio did."""
+class Stack(Document):
+    """What threads and tasks of the culprit did, the likeliest cause first."""
 
-    title: str
-    """The line above it in the file."""
-    frames: tuple[str, ...]
-    """``FILE:LINE in FUNCTION``, the innermost first."""
+    title: Annotated[str, about("the line above it in the file")]
+    frames: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION, the innermost call first")]
+
+
+class Memory(Document):
+    """Memory of the culprit before it died."""
+
+    newest: Annotated[float, about("bytes at last")]
+    highest: Annotated[float, about("bytes")]
+    seconds: Annotated[float, about("from the first sample to the last one")]
 
 
 def find_incidents(run: Explanation) -> list[Event]:
@@ -48,7 +56,7 @@ def find_incidents(run: Explanation) -> list[Event]:
 
 
 def find_stack_files(event: Event) -> tuple[str, list[str]]:
-    """Return the file with the stacks of the culprit that an event names, empty if there is none, and those of the other processes."""
+    """Return the file with the stacks of an event's culprit, empty if there is none, and those of the others."""
     files = event.detail.get("stacks")
     if not isinstance(files, Mapping):
         return "", []
@@ -65,10 +73,20 @@ def find_culprit(event: Event) -> Mapping[str, Any]:
 
 
 def find_stacks(run: Explanation, event: Event) -> list[Stack]:
-    """Return what the culprit of an event did when it was found, the likeliest cause first; threads that wait for work are left out."""
+    """Return what the culprit of an event did, the likeliest cause first, without threads that wait for work."""
     name, _ = find_stack_files(event)
-    stacks = [stack for stack in _parse(_read_section(run.folders, name, event)) if not _is_idle(stack)] if name else []
-    return sorted(stacks, key=lambda stack: _rank(stack, _find_tool(event)))
+    tool, stacks = _find_tool(event), list(_parse(_read_section(run.folders, name, event))) if name else []
+
+    def is_idle(stack: Stack) -> bool:
+        top = stack.frames[0].rpartition(" in ")[2]
+        return "Thread " in stack.title and (top in _IDLE or _OWN_THREADS in stack.title)
+
+    def rank(stack: Stack) -> tuple[bool, bool, bool, int]:
+        """Return its place: first the tool's function, then the main thread, then tasks, the deepest first."""
+        is_main, is_task = "[MainThread]" in stack.title, " task" in stack.title
+        return not _has_call(stack, tool), not is_main, not is_task, -len(stack.frames)
+
+    return sorted((stack for stack in stacks if not is_idle(stack)), key=rank)
 
 
 def _find_tool(event: Event) -> str:
@@ -78,21 +96,6 @@ def _find_tool(event: Event) -> str:
 
 def _has_call(stack: Stack, name: str) -> bool:
     return any(frame.endswith(f" in {name}") for frame in stack.frames)
-
-
-def _rank(stack: Stack, tool: str) -> tuple[bool, bool, bool, int]:
-    """Return the place of a stack: the function of the tool comes first, then the main thread, then tasks, the deepest first."""
-    return (
-        not _has_call(stack, tool),
-        "[MainThread]" not in stack.title,
-        " task" not in stack.title,
-        -len(stack.frames),
-    )
-
-
-def _is_idle(stack: Stack) -> bool:
-    top = stack.frames[0].rpartition(" in ")[2] if stack.frames else "wait"
-    return "Thread " in stack.title and (top in _IDLE or _OWN_THREADS in stack.title)
 
 
 def _read_section(folders: Iterable[str], name: str, event: Event) -> str:
@@ -139,7 +142,9 @@ def _parse(text: str) -> Iterator[Stack]:
             frames.append(f"{_LIBRARY.sub('', match['path'])}:{match['line']} in {match['name']}")
         elif not line.startswith("  "):
             if frames:
-                yield Stack(title, tuple(reversed(frames) if "most recent await last" in title else frames))
+                yield Stack(
+                    title=title, frames=tuple(reversed(frames) if "most recent await last" in title else frames)
+                )
             title, frames = line, []
 
 
@@ -148,20 +153,13 @@ def choose_first(event: Event, stacks: Sequence[Stack]) -> Sequence[Stack]:
     return stacks[: 1 if stacks and _has_call(stacks[0], _find_tool(event)) else STACKS]
 
 
-class Memory(NamedTuple):
-    """The memory of a process before it died."""
-
-    newest: float
-    highest: float
-    seconds: float
-    """From the first sample to the last one."""
-
-
 def find_memory(event: Event) -> Memory | None:
     """Return the memory of the culprit of an event; None if it is not known."""
     samples = event.detail.get("rss")
-    pairs = [tuple(pair) for pair in samples if isinstance(pair, list)] if isinstance(samples, list) else []
-    numbers = [pair for pair in pairs if len(pair) == 2 and all(isinstance(each, (int, float)) for each in pair)]  # noqa: PLR2004 - time and bytes
+    pairs = [pair for pair in samples if isinstance(pair, list)] if isinstance(samples, list) else []
+    numbers = [pair[:2] for pair in pairs if [isinstance(each, (int, float)) for each in pair] == [True, True]]
     if not numbers:
         return None
-    return Memory(numbers[-1][1], max(count for _, count in numbers), numbers[-1][0] - numbers[0][0])
+    return Memory(
+        newest=numbers[-1][1], highest=max(count for _, count in numbers), seconds=numbers[-1][0] - numbers[0][0]
+    )

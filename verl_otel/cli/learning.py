@@ -34,8 +34,14 @@ ADVICE: Final = {
     "reward_range": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
     "entropy": "reward entropy [actor.entropy_coeff], or lower the learning rate",
     "truncated": "allow longer responses [data.max_response_length], or punish them",
-    "rollout_gap": "compare the weights of the engine with those of the trainer after the last weight sync, and look whether its prefix cache was reset",
-    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or sample more responses of each [rollout.n]",
+    "rollout_gap": (
+        "compare the weights of the engine with those of the trainer after the last weight sync, "
+        "and look whether its prefix cache was reset"
+    ),
+    "equal_scores": (
+        "nothing is learned from such a step: mix easier and harder prompts, "
+        "or sample more responses of each [rollout.n]"
+    ),
 }
 """What can be done about a kind of finding. In brackets stand settings, and guards, which only verl's trainers have."""
 
@@ -56,8 +62,9 @@ def describe_learning(document: Explain | ExplainLog, width: int, signals: Itera
         rows = [("signal", f"first {size}", f"last {size}", "lowest", "at step", "highest", "at step", "trend")]
         rows += [
             (
-                show(signal.name, MAX_KEY), figure(signal.begin), figure(signal.end), figure(signal.low), str(signal.low_step),
-                figure(signal.high), str(signal.high_step), _name_trend(signal),
+                show(signal.name, MAX_KEY), figure(signal.begin), figure(signal.end),
+                figure(signal.low), str(signal.low_step), figure(signal.high), str(signal.high_step),
+                signal.course + (f"; NaN in {counted(signal.not_finite, 'step')}" if signal.not_finite else ""),
             )
             for signal in shown
         ]  # fmt: skip
@@ -65,7 +72,7 @@ def describe_learning(document: Explain | ExplainLog, width: int, signals: Itera
 
 
 def choose_signals(found: Sequence[Signal], *, resources: bool = True) -> list[Signal]:
-    """Return the signals that a table shows: those of the training, and a few components of the reward and scores of validations.
+    """Return the signals of a table: those of the training, a few components of the reward, and validations.
 
     Args:
         found: All signals.
@@ -92,8 +99,8 @@ def _list_sentences(document: Explain | ExplainLog) -> Iterator[str]:
     if document.cut is not None:
         name, limit = CUT_LIMIT
         yield (
-            f"In the last steps {document.cut:.0%} of the responses were cut off at the limit of tokens, which this profile allows; "
-            f"VERL_OTEL_HEALTH_PROFILE={name} allows {limit:.0%}."
+            f"In the last steps {document.cut:.0%} of the responses were cut off at the limit of tokens, "
+            f"which this profile allows; VERL_OTEL_HEALTH_PROFILE={name} allows {limit:.0%}."
         )
 
 
@@ -120,7 +127,8 @@ def describe_progress(progress: Progress) -> str:
     best += f", {counted(progress.since, 'step')} before the last one" if progress.since else ", the last one"
     if progress.trend is None:
         return best
-    return f"{best}; in the last {progress.values} steps the reward {_COURSES[progress.course]} (Kendall's tau {progress.trend:.2f})"
+    course = f"{_COURSES[progress.course]} (Kendall's tau {progress.trend:.2f})"
+    return f"{best}; in the last {progress.values} steps the reward {course}"
 
 
 def describe_move(move: RewardMove) -> str:
@@ -145,7 +153,3 @@ def _describe_change(change: Change | RewardMove) -> str:
 def figure(value: float) -> str:
     """Format a value of a signal."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"  # noqa: PLR2004 - more digits than are shown
-
-
-def _name_trend(signal: Signal) -> str:
-    return f"{signal.course}; NaN in {counted(signal.not_finite, 'step')}" if signal.not_finite else signal.course

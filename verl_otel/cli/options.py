@@ -68,7 +68,8 @@ def add_otlp(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="read traces from this file of a Collector or Tempo (OTLP/JSON) instead of the files of the run; may be repeated",
+        help="read traces from this file of a Collector or Tempo (OTLP/JSON) instead of the files of the run; "
+        "may be repeated",
     )
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print where the time of a run went: steps, phases, slowest trajectories, rewards, missing data.
 
-RUN_DIR is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
-run have folders of their own. Runs that are active or were killed can be read, too.
+RUN_DIR is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the
+nodes of a run have folders of their own. Runs that are active or were killed can be read, too.
 
 Examples:
   verl-otel report
@@ -83,24 +83,21 @@ OPEN_LINES: Final = 8
 
 def render(document: Report, *, slowest: int = 5, steps: options.Steps = MOST_STEPS) -> str:
     """Return the report as text."""
+    experiment, *counts = document.headline
+    state = "FAILED" if document.state == "failed" else show(document.state)
+    head = " · ".join(part for part in (f"Run {show(document.run_id)}", experiment, state) if part)
+    missing = [*map(show, document.missing), *filter(None, [orphans(document)])]
     parts = [
-        _headline(document),
+        "\n".join([head, *counts]),
         "\n".join(line.text for line in document.findings),
         _steps_table(document, steps),
         _slowest_table(document, slowest),
         _rewards(document),
         _unfinished(document),
-        _limits(document),
+        "\n  ".join(["What is missing", *missing] if missing else []),
         f"Files: {', '.join(map(show, document.folders))}\nNext: {document.next[0]}",
     ]
     return "\n\n".join(part for part in parts if part)
-
-
-def _headline(document: Report) -> str:
-    experiment, *counts = document.headline
-    state = "FAILED" if document.state == "failed" else show(document.state)
-    head = " · ".join(part for part in (f"Run {show(document.run_id)}", experiment, state) if part)
-    return "\n".join([head, *counts])
 
 
 def _steps_table(document: Report, asked: options.Steps) -> str:
@@ -137,7 +134,7 @@ def _start_up(document: Report) -> Iterator[str]:
 
 
 def _late_notices(steps: Sequence[Step]) -> Iterator[str]:
-    """Yield the steps in which the trainer noticed late that the rollouts had ended; of many the worst ones, and a count."""
+    """Yield the steps in which the trainer noticed the end of the rollouts late; of many the worst, and a count."""
     late = [step for step in steps if step.unnoticed >= max(LATE_SECONDS, LATE_SHARE * step.seconds)]
     worst = sorted(late, key=lambda step: -step.unnoticed)[:LATE_LINES]
     for step in late:
@@ -215,12 +212,6 @@ def _unfinished(document: Report) -> str:
         if len(each.work) > OPEN_LINES:
             lines.append(f"    and {len(each.work) - OPEN_LINES} more")
     return "\n".join(lines)
-
-
-def _limits(document: Report) -> str:
-    lines = [f"  {show(text)}" for text in document.missing]
-    lines += [f"  {text}" for text in filter(None, [orphans(document)])]
-    return "\n".join(["What is missing", *lines]) if lines else ""
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

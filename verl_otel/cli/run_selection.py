@@ -27,7 +27,7 @@ QUIET_SECONDS = 1.0
 
 
 def find_folder(named: Path, command: str) -> Path:
-    """Return the folder that is meant by a path, a run's id, or the beginning of the id of one run; any other path as it is.
+    """Return the folder that a path, a run's id or its beginning means; any other path as it is.
 
     Args:
         named: What the user gave.
@@ -79,7 +79,7 @@ def find_newest() -> Path:
 
 
 def name_run(run: Explanation) -> str:
-    """Return what a command takes to read the same run again: its id in the run directory, otherwise its folders, or files of a Collector."""
+    """Return what a command takes to read this run again: its id, otherwise its folders, or files of a Collector."""
     folders = [Path(folder) for folder in run.folders]
     if len(folders) == 1 and folders[0].name == run.run_id and folders[0].parent == Path(config.read("run_dir")):
         return run.run_id
@@ -133,7 +133,7 @@ def explain(
 
 
 def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: frozenset[int] | None = None) -> Explanation:
-    """Read a run from traces that a Collector or Tempo wrote; needs as much room in the folder for temporary files as they have.
+    """Read a run from traces that a Collector or Tempo wrote; needs as much room for temporary files.
 
     Args:
         files: Files with OTLP/JSON.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What ``verl-otel explain`` says about a log of verl's own ``file`` or ``console`` logger: time, learning, and what such a log cannot show."""
+"""What ``verl-otel explain`` says about a log of verl's own ``file`` or ``console`` logger."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import options, run_selection, wording
 from verl_otel.cli.documents.base import OffPolicy
 from verl_otel.cli.documents.explain_log import (
-    UNKNOWN,
     ExplainLog,
     advise_on,
-    list_missing,
     list_next,
     make_explain_log,
 )
@@ -124,7 +122,7 @@ def _render(
         ("Engine and trainer", [] if whole else _describe_off_policy(document.off_policy)),
         (
             "What this log does not show",
-            (f"  {sentence}" for text in (*list_missing(log), *UNKNOWN) for sentence in _wrap(text)),
+            (f"  {sentence}" for text in (*document.missing, *document.unknown) for sentence in _wrap(text)),
         ),
         ("Next", (f"  {line}" for line in list_next(log, chosen, whole=whole))),
     ):
@@ -159,7 +157,8 @@ def _head(log: TrackedLog) -> Iterator[str]:
     after = sum(step.between for step in timed)
     also = f" and {seconds(after)} of {', '.join(sorted(log.outside))} after them" if after else ""
     whole, middle = sum(step.seconds for step in timed), median(step.seconds for step in timed)
-    yield f"{span}: {seconds(whole)}{also}; median step {seconds(middle)}, longest {seconds(longest.seconds)} (step {longest.number})"
+    last = f"longest {seconds(longest.seconds)} (step {longest.number})"
+    yield f"{span}: {seconds(whole)}{also}; median step {seconds(middle)}, {last}"
 
 
 def _name_start_up(log: TrackedLog) -> str:
@@ -177,8 +176,9 @@ def _list_phases(log: TrackedLog) -> Iterator[str]:
     rows = [("phase", "share", "total", "median", "longest", "at step", "steps")]
     rows += [
         (
-            show(f"{phase.name}{' (after the step)' if phase.outside else ''}", MAX_KEY), wording.share(phase.share), seconds(phase.seconds),
-            seconds(phase.median), seconds(phase.longest), str(phase.longest_step), f"{phase.steps:,}",
+            show(f"{phase.name}{' (after the step)' if phase.outside else ''}", MAX_KEY), wording.share(phase.share),
+            seconds(phase.seconds), seconds(phase.median), seconds(phase.longest), str(phase.longest_step),
+            f"{phase.steps:,}",
         )
         for phase in log.phases[:PHASE_LINES]
     ]  # fmt: skip
@@ -254,7 +254,8 @@ def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[st
     for signal in learning.signals if own else ():
         if own and signal.key in own.values:
             middle = median(value for one in log.steps if math.isfinite(value := one.values.get(signal.key, math.nan)))
-            yield f"    {figure(own.values[signal.key]):>9}  {show(signal.name, MAX_KEY)} (median of all steps {figure(middle)})"
+            name = show(signal.name, MAX_KEY)
+            yield f"    {figure(own.values[signal.key]):>9}  {name} (median of all steps {figure(middle)})"
 
 
 def _describe_off_policy(found: OffPolicy | None) -> Iterator[str]:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import model, step_lengths
-from verl_otel.analysis.findings import Excess, Held
+from verl_otel.analysis.findings import Excess, Held, SingleWait, find_single_wait
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import off_policy, own_workers
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait, find_single_wait
 from verl_otel.cli.formatting import end_of, number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
 
@@ -153,14 +152,13 @@ def _cause(verdict: Verdict) -> str:
 
 def describe_cause(cause: Verdict | SingleWait) -> str:
     """Return what delayed a step."""
-    return describe_verdict(cause) if isinstance(cause, Verdict) else _describe_wait(cause)
-
-
-def _describe_wait(wait: SingleWait) -> str:
-    part = wait.part
+    if isinstance(cause, Verdict):
+        return describe_verdict(cause)
+    wait, part = cause, cause.part
     return (
-        f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
-        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
+        f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, "
+        f"which spent {seconds(part.seconds)} of its {seconds(wait.trajectory.seconds)} in "
+        f"{name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
         f"{f', and {_end(cancelled=wait.trajectory.cancelled)}' if wait.trajectory.stopped else ''}."
     )
 
@@ -182,7 +180,8 @@ def describe_held(held: Held) -> str:
         return f"none of {counted(held.of, 'step')} took longer than usual"
     after = f", after {held.late:,} the next one started late" if held.late else ""
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
-    return f"{held.long:,} of {counted(held.of, 'step')} took longer than usual{after}, by {seconds(held.seconds)} in all{unexplained}"
+    text = f"{held.long:,} of {counted(held.of, 'step')} took longer than usual{after}"
+    return f"{text}, by {seconds(held.seconds)} in all{unexplained}"
 
 
 def describe_no_delay(count: int) -> str:
@@ -255,15 +254,17 @@ def describe_short_rank(short: model.ShortRank | explain.ShortRank) -> str:
 def describe_straggler(straggler: model.Straggler | explain.Straggler) -> str:
     """Return the text about a late rank in one step."""
     return show(
-        f"{_name_late(straggler)} {seconds(straggler.seconds)} in {straggler.method}: {EVIDENCE.get(straggler.evidence, straggler.evidence)}"
+        f"{_name_late(straggler)} {seconds(straggler.seconds)} in {straggler.method}: "
+        f"{EVIDENCE.get(straggler.evidence, straggler.evidence)}"
     )
 
 
 def describe_persistence(persistence: explain.Persistence) -> str:
     """Return the text about a rank that was late in several steps."""
     return show(
-        f"{_name_late(persistence)} was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, by {seconds(persistence.seconds)} in all; "
-        f"mostly {EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
+        f"{_name_late(persistence)} was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, "
+        f"by {seconds(persistence.seconds)} in all; mostly "
+        f"{EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
     )
 
 
@@ -305,20 +306,21 @@ def device_title(devices: explain.DeviceSum, when: str = "", *, has_gpu: bool) -
 
 
 def describe_balance(sides: explain.Balance | None, *, has_gpu: bool = True) -> Iterator[str]:
-    """Yield which side of the training is short of GPUs, and what to do; nothing where rollouts and trainer share GPUs."""
+    """Yield which side is short of GPUs, and what to do; nothing where rollouts and trainer share GPUs."""
     if sides is None:
         return
     unit = "GPU" if has_gpu else "device"
     yield (
-        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time, "
-        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
+        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} "
+        f"of the time, the {counted(sides.rollout_gpus, unit)} of the rollouts "
+        f"for the trainer {share(sides.rollouts_wait)}; "
         f"both {share(sides.both_wait)}, with no trajectory open"
     )
     yield sides.advice
 
 
 def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
-    """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing where verl does not log it."""
+    """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing if unknown."""
     if found is None:
         return
     means = []
@@ -334,14 +336,19 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
     else:
         yield (
-            f"{share(found.from_age)} of it comes with the age of the samples (a lower trainer.v1.sampler.max_off_policy_threshold makes them "
-            f"fresher), {share(1 - found.from_age)} is between engine and trainer"
+            f"{share(found.from_age)} of it comes with the age of the samples (a lower "
+            f"trainer.v1.sampler.max_off_policy_threshold makes them fresher), "
+            f"{share(1 - found.from_age)} is between engine and trainer"
         )
     if found.suspicious:
         yield (
-            f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, more than {off_policy.MOST} is wrong)"
+            f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, "
+            f"more than {off_policy.MOST} is wrong)"
         )
-        yield "compare attention, sampling settings, chat template and tokenizer of the engine with the trainer's, and whether weights arrive"
+        yield (
+            "compare attention, sampling settings, chat template and tokenizer of the engine with the trainer's, "
+            "and whether weights arrive"
+        )
 
 
 def describe_devices(devices: explain.DeviceSum) -> Iterator[str]:
@@ -368,11 +375,12 @@ def describe_memory(processes: Iterable[explain.ProcessMemory]) -> Iterator[str]
     """Yield the resident memory of processes: what each had first, and has now."""
     for one in processes:
         highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
-        yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {show_bytes(one.first)} at its first record{highest}"
+        first = f"{show_bytes(one.first)} at its first record"
+        yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {first}{highest}"
 
 
 def describe_ends(ends: explain.TrajectoryEnds) -> Iterator[str]:
-    """Yield how many trajectories ended in which way, and how many no step trained on; nothing if all were finished by the model."""
+    """Yield how trajectories ended, and how many no step trained on; nothing if the model finished all."""
     total = sum(ends.ended.values())
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
     rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
@@ -408,7 +416,10 @@ def describe_cost(cost: model.Cost | explain.Cost | None, *, has_gpu: bool = Tru
             part = f"{tokens:,} of {counted(generated, 'token')}"
             yield f"{part} ({percent(tokens / max(1, generated))}) {WASTE.get(reason, reason)}"
             if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
-                yield "  prompts that are never or always solved teach nothing: algorithm.filter_groups.enable=True (DAPO), or other prompts"
+                yield (
+                    "  prompts that are never or always solved teach nothing: "
+                    "algorithm.filter_groups.enable=True (DAPO), or other prompts"
+                )
 
 
 def figure(value: float) -> str:

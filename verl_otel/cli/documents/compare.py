@@ -129,7 +129,7 @@ class Compare(Answer):
     has_gpu: Annotated[bool, about("false: the devices of both runs are ranks on CPUs")]
     notes: Annotated[tuple[str, ...], about("differences in kind, and what was left out")]
     conditions: tuple[Condition, ...]
-    next: Annotated[tuple[str, ...], about("the commands that explain the two runs, first the one in which more was lost")]  # fmt: skip
+    next: Annotated[tuple[str, ...], about("commands that explain the two runs, first the one that lost more")]
 
 
 def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, object]], a: str, b: str) -> Compare:

@@ -9,12 +9,11 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from verl_otel._internal.printable import seconds
-from verl_otel.analysis import findings, learning, model, process_memory, step_lengths, trajectory_ends, weight_syncs
+from verl_otel.analysis import findings, learning, model, step_lengths, whole_run
+from verl_otel.analysis.findings import SingleWait, sum_savings, sum_shared
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import can_replay
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
-from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.analysis.windows import find_restarts
 from verl_otel.cli import advice, headlines, incidents, run_selection, wording
 from verl_otel.cli.documents.base import (
@@ -110,7 +109,7 @@ class Cost(Document):
     gpu_seconds: Annotated[float, about("device time")]
     trained_tokens: Annotated[
         int,
-        about("tokens that the model wrote and that reached the optimizer, without answers of tools and those of lost steps"),
+        about("tokens of the model that reached the optimizer, without answers of tools and those of lost steps"),
     ]  # fmt: skip
     wasted_tokens: Annotated[
         dict[str, int],
@@ -277,7 +276,7 @@ class StartUp(Document):
 
 
 class WeightSync(Document):
-    """Weight syncs of the process that took longest, of each kind: gather and load, gather and send, receive and load."""
+    """Weight syncs of the slowest process of each kind: gather and load, gather and send, receive and load."""
 
     instance: Annotated[str, about("the process")]
     bytes: Annotated[float, about("median of the bytes of a sync")]
@@ -317,21 +316,6 @@ class WholeRun(Document):
     start_up: tuple[StartUp, ...]
 
 
-class Stack(Document):
-    """What threads and tasks of the culprit did, the likeliest cause first."""
-
-    title: str
-    frames: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION, the innermost call first")]
-
-
-class Memory(Document):
-    """Memory of the culprit before it died."""
-
-    newest: Annotated[float, about("bytes at last")]
-    highest: Annotated[float, about("bytes")]
-    seconds: Annotated[float, about("from the first sample to the last one")]
-
-
 class Event(Document):
     """Stalls, crashes, stops by guards and alerts."""
 
@@ -340,10 +324,10 @@ class Event(Document):
     text: str
     culprit: Annotated[str, about("process that is to blame; empty: unknown")]
     stack: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION of where the culprit was, the innermost call first")]
-    stacks: Annotated[tuple[Stack, ...], about("the first of its stacks; all of them with --events")]
+    stacks: Annotated[tuple[incidents.Stack, ...], about("the first of its stacks; all of them with --events")]
     stack_file: Annotated[str, about("file of the run with these stacks; empty: none")]
     other_files: Annotated[tuple[str, ...], about("files with stacks of those that waited")]
-    memory: Memory | None
+    memory: incidents.Memory | None
     log: Annotated[tuple[str, ...], about("end of its log")]
     detail: dict[str, Any]
     next: Annotated[str, about("what to do about it; empty if it is no stall and no crash")]
@@ -454,9 +438,9 @@ def make_explain(
             balance=balance.judge(run.devices),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
-            trajectories=trajectory_ends.count(run.series, restarts),
-            weight_sync=weight_syncs.find(run.series),
-            memory=process_memory.find(run.series, restarts),
+            trajectories=whole_run.count_ends(run.series, restarts),
+            weight_sync=whole_run.find_weight_syncs(run.series),
+            memory=whole_run.find_memory(run.series, restarts),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=make_start_ups(run),
         ),

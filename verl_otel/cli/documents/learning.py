@@ -52,7 +52,7 @@ class Change(Document):
 
 
 class RewardMove(Document):
-    """The largest move of the mean reward with its components; where it stayed, that of the component that moved most."""
+    """The largest move of the mean reward with its components; where it stayed, of the one that moved most."""
 
     first: Annotated[tuple[int, ...], about("first and last step of the window before")]
     last: Annotated[tuple[int, ...], about("first and last step of the window after")]
@@ -75,7 +75,7 @@ Cut = Annotated[
 
 
 def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
-    """Return the keys ``profile``, ``progress``, ``reward_move``, ``window``, ``cut``, ``signals`` and ``findings`` of a document."""
+    """Return the keys of a document that are about the learning."""
     limit = learning.profile.values["stagnation_trend"]
     return {
         "profile": learning.profile.name,

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Annotated, Any
 
 from verl_otel.analysis import model, scalars
-from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
+from verl_otel.analysis.findings import find_single_wait
 from verl_otel.cli import headlines, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
@@ -126,7 +126,8 @@ class Report(Answer):
 def make_report(run: model.Explanation) -> Report:
     """Return the report on a run.
 
-    For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some steps.
+    For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some
+    steps.
     """
     waits = [wait for step in run.steps if (wait := find_single_wait(step)) is not None]
     name, reward = run_selection.name_run(run), scalars.find_rewards(run.series)
@@ -168,7 +169,7 @@ def _make_step(step: model.Step) -> Step:
 
 
 def _compare_thirds(rewards: Sequence[float]) -> Rewards | None:
-    """Return the means of the first and the last third; None where a third is one step, as two steps differ by chance."""
+    """Return the means of the first and the last third; None if a third is one step: two differ by chance."""
     third = len(rewards) // 3
     return Rewards(steps=third, first=fmean(rewards[:third]), last=fmean(rewards[-third:])) if third > 1 else None
 
