@@ -86,13 +86,12 @@ def find_of_step(step: Step) -> list[Finding]:
     """Return what delayed a step, the largest first. A wait that a verdict is about is not another finding."""
     found = [Finding(step, verdict.saved, verdict) for verdict in step.verdicts]
     wait = find_single_wait(step)
-    if wait is not None and not any(_is_about(verdict, wait) for verdict in step.verdicts):
+    if wait is not None and not any(
+        verdict.trace_id == wait.trajectory.trace_id or (not verdict.trace_id and verdict.kind in ROLLOUT)
+        for verdict in step.verdicts
+    ):
         found.append(Finding(step, wait.lead, wait))
     return sorted(found, key=lambda finding: -finding.seconds)
-
-
-def _is_about(verdict: Verdict, wait: SingleWait) -> bool:
-    return verdict.trace_id == wait.trajectory.trace_id or (not verdict.trace_id and verdict.kind in ROLLOUT)
 
 
 # -- What the causes of a step cost together: the combined savings of its verdicts --
@@ -165,7 +164,7 @@ def _phase(step: Step, verdict: Verdict) -> str:
 
 
 class Excess(NamedTuple):
-    """By how many seconds a held step took longer than usual, and the next one started late."""
+    """By how many seconds a step took longer than usual, and the next one started late; zeros without a verdict."""
 
     longer: float
     """Beyond the median of the others; where that is no measure, what its verdicts explain."""
@@ -178,34 +177,61 @@ class Excess(NamedTuple):
     is_measured: bool
     """Whether `longer` is the difference from the median of the others. It is none for a failed step, for one with
     start-up, and where the rest of the step was shorter than usual."""
+    usual: float | None
+    """Median of the other steps that its length can be compared with; None: there are none."""
+    other: Step | None
+    """The only one of these; None: they are several, or none."""
+    is_starting: bool
+    """Whether it is long because it contains start-up."""
+    is_unexplained: bool
+    """Whether it is long without a verdict."""
 
 
 def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]:
-    """Return by how much some steps took longer than usual; zeros for those without a verdict.
+    """Return by how much some steps took longer than usual.
 
     Args:
         steps: All steps of a run.
         chosen: Some of them.
     """
-    usual = {id(step) for step in step_lengths.find_comparable(steps)}
-    lengths = sorted(step.seconds for step in steps if id(step) in usual)
-    return [_find_excess(lengths if id(step) in usual else [], step) for step in chosen]
+    comparable = step_lengths.find_comparable(steps)
+    members, lengths = set(map(id, comparable)), sorted(step.seconds for step in comparable)
+    starting = set(map(id, step_lengths.find_start_up(steps)))
+    unexplained = set(map(id, step_lengths.find_unexplained(steps)))
+    found = []
+    for step in chosen:
+        is_member = id(step) in members
+        others: Sequence[Step] = comparable
+        if len(comparable) - is_member <= 1:
+            others = step_lengths.find_comparable(steps, step)
+            usual = median(other.seconds for other in others) if others else None
+        else:
+            usual = _find_median(lengths, bisect_left(lengths, step.seconds) if is_member else len(lengths))
+        excess = _measure_excess(step, usual if is_member and len(comparable) > 1 else None)
+        only = others[0] if len(others) == 1 else None
+        found.append(Excess(*excess, usual, only, id(step) in starting, id(step) in unexplained))
+    return found
 
 
-def _find_excess(lengths: Sequence[float], step: Step) -> Excess:
-    """Return the excess of a step over sorted lengths, of which one is its own."""
+def _find_median(lengths: Sequence[float], left_out: int) -> float:
+    """Return the median of sorted lengths without the one at a place; the number of them: of all."""
+    count = len(lengths) - (left_out < len(lengths))
+    low, high = (place + (place >= left_out) for place in ((count - 1) // 2, count // 2))
+    return (lengths[low] + lengths[high]) / 2
+
+
+def _measure_excess(step: Step, usual: float | None) -> tuple[float, float, float, float, bool]:
+    """Return the first fields of the excess of a step over a usual length; None: it cannot be compared."""
     if not step.verdicts:
-        return Excess(0.0, 0.0, 0.0, 0.0, is_measured=False)
+        return 0.0, 0.0, 0.0, 0.0, False
     late = sum_between(step)
     explained = sum_savings(step) - late
-    place = bisect_left(lengths, step.seconds)
-    others = [*lengths[:place], *lengths[place + 1 :]]
-    longer = step.seconds - median(others) if others else 0.0
+    longer = 0.0 if usual is None else step.seconds - usual
     smallest = (1 - REST_SHARE) * explained or max(PHASE_SECONDS, REST_SHARE * step.seconds)
     if longer < smallest:
-        return Excess(explained, explained, 0.0, late, is_measured=False)
+        return explained, explained, 0.0, late, False
     rest = longer - explained
-    return Excess(longer, explained, rest if rest >= REST_SHARE * longer else 0.0, late, is_measured=True)
+    return longer, explained, rest if rest >= REST_SHARE * longer else 0.0, late, True
 
 
 class Held(NamedTuple):

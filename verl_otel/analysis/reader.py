@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -190,12 +190,17 @@ class RunReader(msgspec.Struct, dict=True):
         has_gpu = devices.has_gpu(resources, (scalar.name for scalar in series), manifest)
         if has_gpu and not run.devices() and devices.UNKNOWN_GPUS not in problems:
             problems.append(devices.UNKNOWN_GPUS)
+        recorded = [(one.times_ns[-1], one.values[-1]) for one in series if one.name == RUN_STATE]
+        # The sign of life is what it wrote lately, and no process: that may be elsewhere.
+        age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
         gaps = completeness.find(run.tally, processes, run.opened, manifest)
         return Explanation(
             run_id=str(run_id),
             folders=tuple(map(str, self.folders)),
             manifest=dict(manifest),
-            state=_state(series, manifest, processes, self._events),
+            state=run_status.find_state(
+                manifest, max(recorded, default=(0, None))[1], self._events, lambda: age < run_status.RUNNING_SECONDS
+            ),
             start_ns=start_ns,
             end_ns=end_ns,
             counts=run.counts(),
@@ -268,18 +273,6 @@ def add_rewards(series: tuple[Series, ...], steps: Iterable[Step]) -> tuple[Seri
         return series
     times, values = zip(*sorted({**known, **found}.items()), strict=True)
     return (*(one for one in series if one is not recorded), recorded._replace(times_ns=times, values=values))
-
-
-def _state(
-    series: Iterable[Series], manifest: Mapping[str, Any], processes: Iterable[Process], run_events: Iterable[Event]
-) -> str:
-    """Return the state of the run. The sign of life is what it wrote lately, and no process: that may be elsewhere."""
-    last = max(
-        ((scalar.times_ns[-1], scalar.values[-1]) for scalar in series if scalar.name == RUN_STATE), default=None
-    )
-    recorded = None if last is None else last[1]
-    age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
-    return run_status.find_state(manifest, recorded, run_events, lambda: age < run_status.RUNNING_SECONDS)
 
 
 # -- readers --

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal.printable import counted, seconds, show
@@ -98,6 +97,7 @@ def describe_verdict(verdict: Verdict) -> str:
     )
     waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
+    is_itself = verdict.cause == "phase" or verdict.cause_name == verdict.subject
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
     subject = SUBJECTS.get("worker" if is_worker else verdict.kind)
     sentence = (
@@ -113,7 +113,7 @@ def describe_verdict(verdict: Verdict) -> str:
         Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
         more=seconds(verdict.seconds),
         at=_place(verdict),
-        within=_within(verdict),
+        within="" if is_itself else f", most of it in {_cause(verdict)}",
         where=f", at {verdict.line}" if place and place not in verdict.cause_name else "",
         waited=waited,
         during=f" in {show(verdict.during, LONGEST_NAME)}" if verdict.during else "",
@@ -137,11 +137,6 @@ def _place(verdict: Verdict) -> str:
     where = f"on {verdict.instance}" if verdict.instance and verdict.instance not in verdict.subject else ""
     details = ", ".join(detail for detail in (lost, turn, where) if detail)
     return f" ({details})" if details else ""
-
-
-def _within(verdict: Verdict) -> str:
-    is_itself = verdict.cause == "phase" or verdict.cause_name == verdict.subject
-    return "" if is_itself else f", most of it in {_cause(verdict)}"
 
 
 def _cause(verdict: Verdict) -> str:
@@ -189,18 +184,16 @@ def describe_no_delay(count: int) -> str:
     return f"Nothing delayed {f'any of {count:,} steps' if count > 1 else 'the only step'} noticeably."
 
 
-def describe_length(steps: Sequence[Step], step: Step, excess: Excess) -> str:
+def describe_length(step: Step, excess: Excess) -> str:
     """Return how long a step took beside the others, and whether that is known to have a cause.
 
     Args:
-        steps: All steps of its run.
         step: The step.
         excess: By how much it took longer than usual.
     """
-    others = step_lengths.find_comparable(steps, step)
-    usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
-    if len(others) == 1:
-        usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
+    usual = "" if excess.usual is None else f" (others: median {seconds(excess.usual)})"
+    if excess.other is not None:
+        usual = f" (step {number(excess.other)}: {seconds(excess.other.seconds)})"
     name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
         late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
@@ -209,12 +202,12 @@ def describe_length(steps: Sequence[Step], step: Step, excess: Excess) -> str:
             return f"{name}, {seconds(excess.longer)} longer than usual{usual}{rest}{late}."
         shorter = f"; without its causes {seconds(excess.longer)} less" if excess.longer else ""
         return f"{name}{usual}{shorter}{late}."
-    if any(other is step for other in step_lengths.find_start_up(steps)):
+    if excess.is_starting:
         return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
     if step.interrupted or find_single_wait(step) is not None:
         return f"{name}{usual}."
-    is_long = any(other is step for other in step_lengths.find_unexplained(steps))
-    return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
+    why = "No single cause was found" if excess.is_unexplained else "Nothing delayed it noticeably"
+    return f"{name}{usual}. {why}."
 
 
 def describe_unexplained(steps: Sequence[Step]) -> str:

@@ -322,8 +322,8 @@ OPEN_AFTER: Final = 1.0
 MAX_OPEN: Final = 500
 """Spans of the table, the oldest: enough to see what hangs."""
 PER_SECOND: Final = 62.5
-"""Spans that enter the table in a second, at most: of 500 and more open ones, those enter that have been open for 8
-s."""
+"""Spans that enter the table in a second, at most: of 500 and more open ones, those enter that have been open for
+8 s."""
 
 _State = tuple[object, ...]
 """What a row shows of a span. Its start distinguishes a span from another one with the same `id`."""

@@ -458,13 +458,16 @@ def make_explain(
     )
 
 
-def make_step(run: model.Explanation, step: model.Step, excess: findings.Excess) -> Step:
+def make_step(
+    run: model.Explanation, step: model.Step, excess: findings.Excess, path: Sequence[model.Segment] | None = None
+) -> Step:
     """Return a step.
 
     Args:
         run: The run.
         step: The step.
         excess: By how much it took longer than usual.
+        path: What is shown of its critical path; None: all.
     """
     found = findings.find_of_step(step)
     wait = next((finding.cause for finding in found if isinstance(finding.cause, SingleWait)), None)
@@ -474,7 +477,7 @@ def make_step(run: model.Explanation, step: model.Step, excess: findings.Excess)
         Step,
         step,
         trace_id=f"{step.trace_id:032x}",
-        title=wording.describe_length(run.steps, step, excess),
+        title=wording.describe_length(step, excess),
         longer=excess.longer,
         explained=excess.explained,
         unexplained=excess.rest,
@@ -500,7 +503,7 @@ def make_step(run: model.Explanation, step: model.Step, excess: findings.Excess)
                 process=segment.instance,
                 trace_id=name_id(segment.trace_id),
             )
-            for segment in step.path
+            for segment in (step.path if path is None else path)
         ],
         path_summed=sum_parts(step.groups),
         labels={f"{trace_id:032x}": label for trace_id, label in labels.items()},

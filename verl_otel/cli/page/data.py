@@ -286,7 +286,7 @@ def describe_step(run: Explanation, index: int, excess: Excess | None = None) ->
     """
     step = run.steps[index]
     excess = excess or find_excesses(run.steps, [step])[0]
-    document = make_step(run, step._replace(path=shorten(step.path)), excess)
+    document = make_step(run, step, excess, shorten(step.path))
     described = {
         **to_plain(document),
         "index": index,
