@@ -22,6 +22,8 @@ from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Server
 
 LONG = "made-up-10000-steps"
+TIMEOUT_MS = 300_000
+"""Other programs may have the machine for minutes."""
 IMAGES = Path(__file__).resolve().parent / "images"
 TRAJECTORY = "28bed1d06c7a68234d0936dc768b5926"
 VIEWS = {
@@ -55,10 +57,11 @@ def take(browser, address, name, place, size, scheme):
     """Take one picture, with few colours."""
     width, height = size
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.set_default_timeout(TIMEOUT_MS)
     page.goto(address + place)
-    page.wait_for_function(SETTLED, timeout=900_000)
+    page.wait_for_function(SETTLED, timeout=3 * TIMEOUT_MS)
     page.wait_for_timeout(500)
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(240, dither=Image.Dither.NONE)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, kmeans=2, dither=Image.Dither.NONE)
     picture.save(IMAGES / f"{name}-{width}-{scheme}.png", optimize=True)
     page.close()
 

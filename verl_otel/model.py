@@ -8,6 +8,7 @@ Named tuples instead of dataclasses: creating a frozen dataclass takes 2 µs, a 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Union
 
@@ -31,6 +32,20 @@ class SharedAttributes(dict[str, AttributeValue]):
 
 Labels = tuple[tuple[str, str], ...]
 """Metric labels in the order of the catalogue, without absent labels."""
+
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+
+
+def name_trajectory(uid: str, index: object, trace_id: str) -> str:
+    """Return ``<uid>/<index>`` with a uid short enough to read; the first digits of the trace id where nothing gave a uid.
+
+    Args:
+        uid: That of the prompt; empty: unknown.
+        index: Index of the sample among those of its prompt.
+        trace_id: Id of the trace in hexadecimal digits.
+    """
+    return f"{uid[:8] if _UUID.fullmatch(uid) else uid[-24:]}/{index}" if uid else trace_id[:8]
 
 
 SIGNALS: Final = ("traces", "metrics", "logs")

@@ -8,7 +8,7 @@ The cases of one call (`decorators`, `blocks`) show the caller's share only; ver
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Final
@@ -21,11 +21,15 @@ from benchmarks.hooks.stand_ins import SPANS as SPANS_OF_TRAJECTORY
 from benchmarks.jobs import module
 
 TRAJECTORIES: Final = 1000
-OPEN: Final = (128, 1024)
+OPEN: Final = 128
 """Trajectories that a busy worker has open."""
+NODE: Final = 13
+"""Processes of a node with eight GPUs."""
 FILES, OTLP, OPENTELEMETRY_OTLP = f"{OURS}, files", f"{OURS}, otlp", "opentelemetry, otlp"
-WATCHER: Final = "of it the watcher"
-"""Figure: one process of a node has it."""
+_BESIDES: Final = {"of it the watcher": "ms", "threads": "", "memory (PSS)": "MiB"}
+"""Figures of processes. One of a node has the watcher."""
+_READING: Final = {"again_seconds": "s", "step_seconds": "s", "peak_mib": "MiB"}
+"""Figures of a reader: reading the run again, one of its steps, and memory."""
 _SPANS: Final = (
     (BASELINE, "no telemetry", "none"),
     (OURS, "span not kept; exporters: prometheus, a scrape every 4,000 calls", "ours-metrics"),
@@ -75,24 +79,32 @@ def _hooks(kind: str) -> Operation:
     return module(arguments, TRAJECTORIES, (), lambda output: (output["cpu"], ()))
 
 
-def _background(kind: str, number: int) -> Operation:
-    def read(output: Mapping[str, float]) -> tuple[float, tuple[float]]:
-        return output["cpu"], (output["watcher"] * 1e3,)
+def _background(kind: str, number: int, processes: int) -> Operation:
+    def read(output: Mapping[str, float]) -> tuple[float, Sequence[float]]:
+        return output["cpu"], (output["watcher"] * 1e3, output["threads"], output["mib"])
 
-    return module(["benchmarks.background", kind, "--trajectories", str(number)], 1, (WATCHER,), read)
+    arguments = ["benchmarks.background", kind, "--trajectories", str(number), "--processes", str(processes)]
+    return module(arguments, 1, tuple(_BESIDES), read)
 
 
-def _by_the_second(name: str, title: str, number: int) -> Case:
+def _by_the_second(name: str, title: str, number: int, processes: int) -> Case:
     return Case(
         name,
         title,
-        _variants(_SECONDS, lambda kind: _background(kind, number)),
+        _variants(_SECONDS, lambda kind: _background(kind, number, processes)),
         unit="ms",
         steady=False,
         rounds=1,
         suite="total",
-        figures={WATCHER: "ms"},
+        figures=_BESIDES,
     )
+
+
+def _reader() -> Operation:
+    def read(output: Mapping[str, float]) -> tuple[float, Sequence[float]]:
+        return output["cpu_seconds"] / output["spans"], [output[name] for name in _READING]
+
+    return module(["benchmarks.scale.probes", "reader"], 1, tuple(_READING), read)
 
 
 CASES: Final = (
@@ -132,13 +144,21 @@ CASES: Final = (
         rounds=1,
         suite="total",
     ),
-    _by_the_second("idle", "an idle process: CPU of all threads of telemetry, a second", 0),
-    *(
-        _by_the_second(
-            f"busy-{number}",
-            f"an agent loop worker with {number:,} trajectories open: CPU of all threads of telemetry, a second",
-            number,
-        )
-        for number in OPEN
+    _by_the_second("node", f"a node: CPU of telemetry in {NODE} idle processes of a run, a second", 0, NODE),
+    _by_the_second(
+        "busy",
+        f"an agent loop worker with {OPEN} trajectories open: CPU of all threads of telemetry, a second",
+        OPEN,
+        1,
+    ),
+    Case(
+        "reader",
+        "`explain` of a long run: CPU of a span",
+        (Variant(OURS, "a run that was not read before, in one process", _reader),),
+        unit="us",
+        steady=False,
+        rounds=1,
+        suite="total",
+        figures=_READING,
     ),
 )

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import importlib
 import json
-import math
 import os
 import resource
 import tempfile
@@ -209,7 +208,7 @@ def series(folder: Path) -> Figures:
 
 
 def reader(folder: Path) -> Figures:
-    """`explain` of a run of some steps: CPU of a span, and memory."""
+    """`explain` of a run of some steps: CPU of a span, of reading it again and one of its steps, and memory."""
     from verl_otel.analysis import summary
 
     big_run: Any = importlib.import_module("tests.analysis.big_run")
@@ -217,9 +216,15 @@ def reader(folder: Path) -> Figures:
     run.mkdir()
     big_run.write(run, READ_STEPS, READ_TRAJECTORIES)
     begin = time.process_time()
-    explained = summary.explain([run], keep_after=math.inf)
+    explained = summary.explain([run], keep_after=0.0)
     cpu = time.process_time() - begin
+    figures = {}
+    for name, steps in (("again_seconds", None), ("step_seconds", frozenset({READ_STEPS // 2}))):
+        begin = time.process_time()
+        summary.explain([run], steps=steps)
+        figures[name] = time.process_time() - begin
     return {
+        **figures,
         "spans": explained.counts.spans,
         "cpu_seconds": cpu,
         "spans_per_cpu_second": explained.counts.spans / cpu,
@@ -238,7 +243,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("part", choices=tuple(PROBES))
     part: str = parser.parse_args(argv).part
     with tempfile.TemporaryDirectory() as made:
-        os.environ |= {"VERL_OTEL_RUN_DIR": made, "VERL_OTEL_FILE_MIB": "4", "VERL_OTEL_HARDWARE": "0"}
+        os.environ |= {
+            "VERL_OTEL_RUN_DIR": made,
+            "XDG_CACHE_HOME": made,
+            "VERL_OTEL_FILE_MIB": "4",
+            "VERL_OTEL_HARDWARE": "0",
+        }
         figures: dict[str, Any] = dict(PROBES[part](Path(made)))
         if part in ("worker", "trainer"):
             import verl_otel

@@ -139,11 +139,15 @@ def sides() -> Panel:
 
 def memory() -> Panel:
     """How full is each GPU?"""
-    text = "Memory of the whole GPU, of all processes: the engine's KV cache, the framework, others. Near the limit an allocation fails."
+    text = (
+        "Memory of the whole GPU, of all processes: the engine's KV cache, the framework, others, and what an engine keeps while it sleeps. "
+        "Near the limit an allocation fails."
+    )
     used, limit = _nvml(metric.HW_GPU_MEMORY_USAGE), _nvml(metric.HW_GPU_MEMORY_LIMIT)
     targets = [
         *_both(used, f"({_dcgm('DCGM_FI_DEV_FB_USED')}) * 1048576"),
         query(limit, f"{{{{instance}}}} {legend.HW_NAME} limit"),
+        query(f"{metric.ENGINE_MEMORY_ASLEEP}{{run}}", f"{{{{instance}}}} {legend.HW_ID} kept by a sleeping engine"),
     ]
     return panels.timeseries("GPU memory", text, "bytes", *targets, low=0)
 

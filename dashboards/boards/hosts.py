@@ -76,13 +76,19 @@ def network() -> Panel:
 
 def disk() -> Panel:
     """How much goes to the disks?"""
-    text = "Bytes for a second to and from each node's disks. Network file systems are not disks: look at the network for them."
+    text = (
+        "Bytes for a second to and from each node's disks, and what Ray's object store spills, in the seconds in which it does. Network file "
+        "systems are not disks: look at the network for them."
+    )
     by = f"by (instance, {label.DISK}, {label.DISK_DIRECTION})"
     target = query(
         f"sum {by} (rate({metric.SYSTEM_DISK_IO}{{run}}[rate]))",
         f"{{{{instance}}}} {legend.DISK} {legend.DISK_DIRECTION}",
     )
-    return panels.timeseries("Disks", text, "Bps", target, low=0)
+    time = f"sum by (instance, {label.DISK_DIRECTION}) (rate({metric.RAY_SPILL_TIME}{{run}}[rate])) > 0"
+    bytes_ = f"sum by (instance, {label.DISK_DIRECTION}) (rate({metric.RAY_SPILL_IO}{{run}}[rate]))"
+    spilled = query(f"{bytes_} / ({time})", f"{{{{instance}}}} Ray's object store {legend.DISK_DIRECTION}")
+    return panels.timeseries("Disks", text, "Bps", target, spilled, low=0)
 
 
 PANELS: Final = (host_memory, host_left, host_use, processor, host_processor, network, disk)

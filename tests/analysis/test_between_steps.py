@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders import stories, texts
 from verl_otel.analysis import summary
+from verl_otel.cli import wording
 
 STEPS = 9
 
@@ -57,6 +58,8 @@ def test_a_slow_tracker_is_named(story):
         ("verl.data_loading", {}, "data_loading"),
         ("verl.validation", {}, "validation"),
         ("verl.checkpoint", {}, "checkpoint"),
+        ("verl.phase.save_checkpoint", {}, "phase"),
+        ("tidy up", {}, "between"),
     ],
 )
 def test_what_takes_longer_than_usual_is_named(story, name, attributes, cause):
@@ -66,6 +69,8 @@ def test_what_takes_longer_than_usual_is_named(story, name, attributes, cause):
     (verdict,) = run.steps[5].verdicts
     assert (verdict.kind, verdict.cause, verdict.saved) == ("between", cause, pytest.approx(2.0, abs=0.01))
     assert not any(step.verdicts for step in run.steps if step.number != 6)
+    if cause in ("phase", "between"):
+        assert name.rpartition(".")[2] in wording.describe_verdict(verdict)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("verl.validation", [2]), ("verl.checkpoint", [])])

@@ -166,6 +166,18 @@ def test_a_run_of_an_own_loop_has_names_a_state_and_an_end(tmp_path):
     assert last["verl.training.step"] == STEPS
 
 
+def test_a_validation_of_an_own_loop_is_counted(tmp_path):
+    """A phase `testing` of a step is one."""
+    verl_otel.init(run_dir=tmp_path, run_id="own", exporters="file")
+    for number in (1, 2, 3):
+        with verl_otel.step(number), verl_otel.phase("gen" if number == 2 else "testing"):
+            pass
+    verl_otel.shutdown()
+    run = summary.explain([tmp_path / "own"])
+    assert [number for number, _, _ in run.validations] == [1, 3]
+    assert "3 steps, 2 validations, " in texts.explain(run)
+
+
 def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
     """The state of the run is failed, and the step says why."""
 
@@ -265,3 +277,11 @@ def test_tokens_without_a_price_are_printed_once(tmp_path):
     text = texts.explain(train(tmp_path, run_with_tokens))
     assert text.count("is not known") == 1
     assert f"{10 * STEPS * SAMPLES} tokens were trained on" in text
+
+
+def test_a_trajectory_without_a_uid_is_named_by_its_trace(story):
+    """An index alone would name all of them alike."""
+    process = story.process("agent_loop")
+    stories.trajectory(process, 0.0, 1.0, uid="", index=0)
+    (trajectory,) = summary.explain([story.write()]).slowest
+    assert trajectory.label == f"{trajectory.trace_id:032x}"[:8]

@@ -18,10 +18,11 @@ SLOW = 4
 STOPPED = "the process did not run, stopped or waiting for a CPU"
 
 
-def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by=""):
+def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by="", queued=None):
     """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused.
 
     ``work``: seconds by which the update of that step takes longer besides. ``by``: the process that was paused, if another one noted it.
+    ``queued``: seconds of the pause in the run queue.
     """
     trainer, agent = story.process(), story.process("agent_loop")
     rank, storage = story.process("actor_rollout_ref", verl__rank=0), story.process("transfer_queue")
@@ -43,6 +44,7 @@ def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0,
         if more and role:
             start = {"agent_loop": begin + 0.2, "actor_rollout_ref": ends[1] + 0.1}.get(role, ends[0] + 0.05)
             other = {"verl__stall__instance": by} if by else {}
+            other |= {} if queued is None else {"verl__paused__queued_seconds": queued}
             paused[role].span("verl.process.paused", start, start + more, reason=reason, **other)
         now = ends[2] + 0.05
     return story
@@ -71,6 +73,13 @@ def test_a_pause_is_one_verdict_also_where_a_rank_is_slow_besides(story):
     (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject) == ("process", "actor_rollout_ref-0")
     assert verdict.saved == pytest.approx(2.5, abs=0.1)
+
+
+def test_a_process_that_shares_a_cpu_was_delayed_by_its_time_in_the_run_queue(story):
+    """It ran in between: only 1.5 s of the 2.5 s are taken from it, and the rest is not blamed on other programs."""
+    run = summary.explain([add_steps(story, 2.5, role="actor_rollout_ref", reason="cpu", queued=1.5).write()])
+    paused = [verdict for step in run.steps for verdict in step.verdicts if verdict.kind == "process"]
+    assert [(verdict.cause_name, pytest.approx(verdict.seconds)) for verdict in paused] == [("no CPU", 1.5)]
 
 
 @pytest.mark.parametrize(

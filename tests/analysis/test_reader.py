@@ -78,19 +78,6 @@ def test_a_growing_run_is_read_on_and_half_a_line_is_left(tmp_path):
     assert live.explain().problems == ()
 
 
-def test_a_rotated_file_is_not_read_twice(tmp_path):
-    """The renamed file keeps its place; the new one is read from its beginning."""
-    folder = long_training(tmp_path / "r1").write()
-    live = reader.begin([folder])
-    read_all(live)
-    spans = live.explain().counts.spans
-    for path in list(folder.glob("traces-*.jsonl")):
-        path.rename(path.with_suffix(".1.jsonl"))
-        path.write_bytes(b"")
-    read_all(live)
-    assert live.explain().counts.spans == spans
-
-
 def test_a_deleted_run_keeps_what_was_read(tmp_path):
     """The reader does not fail and keeps what it has read."""
     folder = long_training(tmp_path / "r1").write()
@@ -136,3 +123,30 @@ def test_a_finished_run_is_explained_completely(tmp_path):
     read_all(live)
     live.finish()
     assert live.explain() == summary.explain([folder])
+
+
+def test_a_step_is_known_two_seconds_after_its_end(tmp_path, monkeypatch):
+    """By what its processes have written since; one that has not ended its part of the step has it wait for a late line."""
+    monkeypatch.setattr("verl_otel.analysis.io.followed_files.time.monotonic", lambda: 0.0)
+
+    def count(name, trainer_wrote, is_open=False, host="node-1", agent_wrote=0.0, **facts):
+        story = stories.Story(tmp_path / name)
+        trainer, agent = story.process("trainer"), story.process("agent_loop", host=host)
+        root = stories.step(trainer, 1, 0, 10, [("gen", 0, 9)])
+        trainer.span("later", 10, trainer_wrote)
+        agent.span("earlier", 1, 2)
+        if agent_wrote:
+            agent.scalar("value", agent_wrote, 1)
+        if is_open:
+            agent.still_open("verl.worker Actor.update_actor", 9, 9.5, root)
+        story.manifest(**facts)
+        live = reader.begin([story.write()])
+        live.look()
+        live._traces._grown_at = 0.0
+        live.read()
+        return live._aggregator.step_count
+
+    assert [count(f"a{end}", end) for end in (11.9, 12)] == [0, 1]
+    assert [count(f"b{end}", end, is_open=True) for end in (12, 16.9, 17)] == [0, 0, 1]
+    assert [count(f"c{end}", 12, host="node-2", agent_wrote=end) for end in (11.9, 12)] == [0, 1]
+    assert [count(f"d{end}", end, drain_interval=4) for end in (12, 17)] == [0, 1]

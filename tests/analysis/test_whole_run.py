@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What counters and gauges of all processes say about a whole run: ends of trajectories, weight syncs, and memory."""
+"""What counters and gauges of all processes say about a whole run: ends of trajectories, weight syncs, spilled objects, and memory."""
 
-from verl_otel.analysis import whole_run
-from verl_otel.analysis.model import Series
+import pytest
+
+from tests.builders import explanations
+from verl_otel.analysis import spilling, whole_run
+from verl_otel.analysis.model import Series, Verdict
 from verl_otel.cli import wording
 
 
@@ -88,3 +91,65 @@ def test_memory_is_that_of_the_processes_that_grew_most_since_the_newest_attempt
         "   2.0 KiB  trainer: 1.0 KiB at its first record, at most 3.0 KiB",
         "   2.0 KiB  rank-0: 2.0 KiB at its first record",
     ]
+
+
+def test_a_sleeping_engine_keeps_what_is_a_notable_share_of_a_gpu():
+    """Where the size of the GPU is not known, whatever it is."""
+    series = [
+        make("engine.memory.asleep", (4096, 3072), hw__id="GPU-a", instance="llm_server-0"),
+        make("engine.memory.asleep", (512,), hw__id="GPU-b", instance="llm_server-1"),
+        make("engine.memory.asleep", (1024,), hw__id="GPU-c", instance="llm_server-2"),
+        *(
+            Series("hw.gpu.memory.limit", (("hw.id", name), ("instance", "rank-0")), (0,), (20480.0,))
+            for name in ("GPU-a", "GPU-b")
+        ),
+    ]
+    assert list(wording.describe_kept(whole_run.find_kept(series))) == [
+        "   3.0 KiB of 20.0 KiB (15%)  llm_server-0 on GPU-a, at most 4.0 KiB",
+        "   1.0 KiB  llm_server-2 on GPU-c",
+    ]
+
+
+def make_spilled(*points, kind="time", direction="read", instance="rank-0"):
+    times, values = zip(*points, strict=True)
+    labels = (("disk.io.direction", direction), ("instance", instance))
+    return Series(f"verl.ray.spill.{kind}", labels, tuple(round(second * 1e9) for second in times), values)
+
+
+def test_what_was_spilled_is_added_up_over_nodes_and_processes_that_were_started_again():
+    series = [
+        make_spilled((1, 2048.0), (2, 4096.0), (3, 1024.0), kind="io", direction="write"),
+        make_spilled((1, 2.0), (2, 4.0), (3, 1.0), direction="write"),
+        make_spilled((1, 1024.0), kind="io", instance="rank-8"),
+    ]
+    assert list(wording.describe_spilled(spilling.find(series))) == [
+        "   5.0 KiB  written to disk, because it was full: 5.00 s, 1.0 KiB a second",
+        "   1.0 KiB  read back: 0 ms",
+    ]
+    assert spilling.find(series[1:2]) == []
+
+
+@pytest.mark.parametrize(
+    ("points", "direction", "cause"),
+    [
+        pytest.param([(105, 9.0)], "read", "spill", id="read meanwhile"),
+        pytest.param([(120, 9.0)], "read", "spill", id="recorded a little later"),
+        pytest.param([(130, 9.0)], "read", "call", id="read by another step"),
+        pytest.param([(95, 9.0), (105, 10.0)], "read", "call", id="too little to explain it"),
+        pytest.param([(105, 9.0)], "write", "call", id="written: the time of that is not known"),
+    ],
+)
+def test_a_long_transport_is_named_after_what_was_read_from_disk_meanwhile(points, direction, cause):
+    """Other causes keep their names."""
+    verdicts = tuple(
+        Verdict(1, 10.0, "phase", "update_actor", kind, "update_actor", 6.0, 6.0) for kind in ("call", "worker")
+    )
+    bare = explanations.step(1, explanations.HEALTHY, begin=100 * 10**9)
+    step = bare._replace(end_ns=110 * 10**9, verdicts=verdicts)
+    (named,) = spilling.name_reads([step], [make_spilled(*points, direction=direction)])
+    assert [verdict.cause for verdict in named.verdicts] == [cause, "worker"]
+    if cause == "spill":
+        assert wording.describe_verdict(named.verdicts[0]) == (
+            "Phase update_actor delayed it: 6.00 s longer than in other steps, most of it in transport, while Ray read spilled objects "
+            "back from disk. Without that the step would have been 6.00 s shorter."
+        )

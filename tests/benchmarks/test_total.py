@@ -92,6 +92,10 @@ def test_both_sides_say_the_same(recorded):
 @pytest.mark.full
 def test_an_idle_process_is_measured_by_its_threads():
     """What is paid by the second is that of the threads of telemetry, of which the watcher's is one part."""
-    assert background.measure("none", 0, 1.0) == {"cpu": 0.0, "watcher": 0.0}
+    nothing = background.measure("none", 0, 0.1)
+    assert (nothing["cpu"], nothing["watcher"], nothing["threads"]) == (0.0, 0.0, 1)
     result = run("benchmarks.background", "file", "--trajectories", 4, "--seconds", 2)
     assert result["cpu"] >= result["watcher"] > 0
+    node = run("benchmarks.background", "file", "--processes", 2, "--seconds", 2)
+    assert node["threads"] > 2
+    assert node["mib"] > result["mib"]

@@ -88,17 +88,6 @@ def test_the_crash_says_who_died(call):
     assert re.search(r"^CRASH after .+agent_loop-0 .*(died|killed|gone)", result.out, re.MULTILINE)
 
 
-def test_the_stall_says_what_hung(call, runs):
-    """First, and that it went on; the stacks that the event names are kept with the run."""
-    result = call("demo", "stall")
-    assert re.search(r"^STALL after .+agent_loop-0 .*execute_tool add .*it went on", result.out, re.MULTILINE)
-    call("demo", "stall", "--keep", runs)
-    event = json.loads((runs / "stall" / "events.jsonl").read_text().splitlines()[0])
-    assert all(
-        "most recent call first" in (runs / "stall" / name).read_text() for name in event["detail"]["stacks"].values()
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import explanations, stories, texts
+from verl_otel import cli
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import (
     Completeness,
@@ -31,6 +33,7 @@ from verl_otel.cli import advice, explain, run_selection
 from verl_otel.cli.documents.explain import make_explain
 from verl_otel.cli.page import data
 from verl_otel.model import Resource
+from verl_otel.semconv import counted_verdicts
 from verl_otel.semconv.kinds import ADVICE, WORK
 
 TOOL = ("tool", "python")
@@ -169,10 +172,29 @@ def test_causes_and_the_excess_of_a_step_are_told_apart(saved, title, call, held
     assert f"Step 7 took {title}" in call("explain", "r1").out
 
 
-def test_a_step_is_not_compared_with_start_up(call, explained):
-    """Where the only other step contains start-up there is no usual time to compare with."""
-    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 2)))
-    assert "\nStep 2 took 4.40 s. Nothing delayed it noticeably.\n" in call("explain", "r1").out
+def test_steps_are_in_the_order_of_what_their_titles_say(call, held, explained):
+    """The one that took most longer comes first, also where more of another one is explained."""
+    steps = list(held.steps)
+    verdict = steps[6].verdicts[0]
+    longest = explanations.step(4, {**explanations.HEALTHY, TOOL: 15.0})
+    steps[3] = longest._replace(verdicts=(verdict._replace(step=4, saved=8.0),))
+    explained(held._replace(steps=tuple(steps)))
+    titles = [line for line in call("explain", "r1").out.splitlines() if line.startswith("Step ")]
+    assert [(line.split()[1], line.split()[5]) for line in titles] == [("4", "13.00"), ("7", "9.80")]
+    assert [step["number"] for step in json.loads(call("explain", "r1", "--json").out)["steps"]] == [4, 7]
+
+
+def test_lines_fit_the_terminal(held, explained, monkeypatch):
+    """On one of 60 columns they are divided between words; what is written to a file or a pipe is not."""
+    explained(held)
+    monkeypatch.setenv("COLUMNS", "60")
+    terminal, file = Terminal(is_terminal=True), Terminal(is_terminal=False)
+    for stream in (terminal, file):
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert cli.main(["explain", "r1"]) == 0
+    widest = [max(len(line) for line in each.written.splitlines() if "https:" not in line) for each in (terminal, file)]
+    assert widest[0] <= 60 < widest[1]
+    assert terminal.written.split() == file.written.split()
 
 
 def test_a_run_without_gpus_has_devices(call, held, explained):
@@ -349,6 +371,18 @@ def test_json(call, held, explained):
     assert sum(step["gpu"]["gpu-0"].values()) == pytest.approx(step["seconds"])
     assert answer["run"]["stragglers"] == []
     assert answer["counts"]["held"] == 1
+
+
+@pytest.mark.parametrize(
+    ("right", "expected"), [({"trajectory": (9, 10)}, {"right": 9, "of": 10, "series": "41"}), ({}, None)]
+)
+def test_json_has_how_often_such_verdicts_were_right(call, held, explained, monkeypatch, right, expected):
+    """Null where none was counted."""
+    monkeypatch.setattr(counted_verdicts, "RIGHT", right)
+    monkeypatch.setattr(counted_verdicts, "SERIES", "41")
+    explained(held)
+    (step,) = json.loads(call("explain", "--json", "r1").out)["steps"]
+    assert step["verdicts"][0]["counted"] == expected
 
 
 def test_a_step_of_which_only_the_sums_were_kept():

@@ -4,6 +4,7 @@
 
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -344,49 +345,6 @@ def test_the_dead_come_first_and_open_work_is_listed(call, story):
     assert work[12] == "    verl.phase.gen: open for 1 m 39 s"
 
 
-def test_what_is_missing_is_said(call, runs):
-    """Missing nodes, damaged files and orphans are said at the end, with the files."""
-    story = stories.training(runs / "r1")
-    story.manifest(verl__nodes="2", verl__project="bed")
-    lost = story.processes[0].spans[-1]
-    story.processes[0].span("verl.phase.adv", 1, 2, lost._replace(span_id=999_999))
-    story.processes[1].resource = story.processes[1].resource._replace(
-        attributes={**story.processes[1].resource.attributes, "ray.node.id": "n1"}
-    )
-    folder = story.write()
-    with next(folder.glob("traces-trainer*")).open("a") as file:
-        file.write('{"resourceSpans": [')
-    missing = block(call("report", folder).out, "What is missing")
-    assert missing[0] == "  nodes: files of 1 of 2; give the folders of the others, too"
-    assert "ends in the middle of a line" in missing[1]
-    assert missing[2].startswith("  1 span has a parent in no file")
-
-
-@pytest.mark.parametrize(("state", "word"), [(1, "no end seen"), (2, "finished"), (3, "FAILED")])
-def test_how_the_run_ended(call, story, state, word):
-    """The headline says how the run ended, as far as it is known."""
-    trainer = story.process()
-    stories.step(trainer, 1, 0, 1)
-    trainer.scalar("verl.run.state", 0, 1)
-    trainer.scalar("verl.run.state", 2, state)
-    assert call("report", story.write()).out.splitlines()[0] == f"Run r1 · {word}"
-
-
-def test_several_folders_are_one_report(call, tmp_path):
-    """The folders of two nodes give one report."""
-    folders = []
-    for number, name in enumerate(("a", "b"), 1):
-        story = stories.Story(tmp_path / name / "r1")
-        stories.step(story.process(host=name), number, number, number + 1)
-        folders.append(story.write())
-    out = call("report", *folders).out
-    assert "2 steps" in out.splitlines()[1]
-    assert out.splitlines()[-2:] == [
-        f"Files: {folders[0]}, {folders[1]}",
-        f"Next: verl-otel explain {folders[0]} {folders[1]}",
-    ]
-
-
 def test_the_newest_run_may_have_no_record(call, runs):
     """A run of the user's own training, which has no run.json, is the newest one if it was written last."""
     with_record = stories.training(runs / "with").write()
@@ -464,7 +422,7 @@ def test_traces_of_a_collector_are_read(call, tmp_path):
     assert result.out.splitlines()[-2:] == [f"Files: {traces}", f"Next: verl-otel explain --otlp {traces}"]
     explained = call("explain", "r1", "--otlp", traces).out
     assert "Step 2 took 15.00 s" in explained
-    assert "how the run learned: of such files only the traces are read" in explained
+    assert "how the run learned and how it ended: of such files only the traces are read" in explained
     for arguments, text in (
         (["r2", "--otlp", traces], "r2 is not in the files, which have the runs: r1"),
         (
@@ -475,6 +433,15 @@ def test_traces_of_a_collector_are_read(call, tmp_path):
     ):
         refused = call("report", *arguments)
         assert (refused.code, refused.err) == (2, f"verl-otel: {text}\n")
+
+
+def test_traces_alone_say_of_no_run_that_it_is_running(call, tmp_path, monkeypatch):
+    """Also where the last span has just ended: no span says that more will follow."""
+    folder = stories.training(tmp_path / "r1").write()
+    monkeypatch.setattr("verl_otel.analysis.io.run_status.RUNNING_SECONDS", math.inf)
+    for command in ("report", "explain"):
+        result = call(command, "--otlp", next(folder.glob("traces-*.jsonl")))
+        assert result.out.splitlines()[0].endswith(" · no end seen")
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.end_to_end.faults import judging, page
+from tests.end_to_end.faults import judging, page, plan
 from tests.end_to_end.faults.kinds import KINDS
 from tests.end_to_end.faults.plan import Fault
 
@@ -79,10 +79,29 @@ def test_the_page_counts_what_was_run():
     assert "| slow reward | slow | reward |  | 1 | 0 | 0 |  |" in text
     assert "| slow tool |" not in text
     assert "Not planted alone in these trainings: slow tool, " in text
-    assert "False verdicts: 0 verdicts on 2 healthy steps, 0 in 1,000." in text
+    assert "| all | 2 | 0 (0%; 0% to 66%) | 0 |  |" in text
     assert "* slow reward of 2.0 s: reported: *nothing*." in text
 
 
+def test_what_is_reported_where_nothing_is_planted_is_false():
+    """Each verdict and each event counts, by mode; a long series is several trainings."""
+    stall = {"kind": "stall", "time": 109.5, "instance": "trainer-0", "span": "verl.logging"}
+    healthy = result(events=[stall], mode="separate_async", load=1.5) | {"faults": [], "reached": []}
+    text = page.write([healthy])
+    assert "| separate_async, no fault planted | 3 | 1 (33%; 6% to 79%) | 1 | 1.5 |" in text
+    assert "By kind: between logging file 1." in text
+    assert [training.steps for training in plan.make_healthy("asyncio", 340)] == [100, 100, 100, 40]
+
+
 def test_the_page_is_made_of_the_kept_results():
-    """It is not edited by hand."""
+    """It is not edited by hand, nor is what the package ships of it."""
     assert page.PAGE.read_text("utf-8") == page.write(page.read_kept())
+    assert page.COUNTED.read_text("utf-8") == page.write_counted(page.read_kept())
+
+
+def test_a_verdict_is_as_sure_as_those_of_its_kind():
+    """Right if it names what was planted in its step, wrong on a healthy one, and not counted on the step after a fault."""
+    known = result(verdicts=[RIGHT, ["phase", "phase", "adv", "adv", "", 2.0]])
+    known["steps"]["9"]["verdicts"] = [RIGHT, ["rank", "worker", "update_actor", "rank 1", "", 1.0]]
+    assert judging.count_verdicts([known]) == {"between": [1, 2], "rank": [0, 1]}
+    assert '"between": (1, 2),' in page.write_counted([{"seed": "41", **known}])

@@ -72,7 +72,7 @@ def test_the_slow_tool_is_named_in_the_first_lines(tool_run):
     """The report begins with the step that waited, the trajectory, the tool and the turn."""
     head = tool_run.report().split("\n\n")[1]
     assert "Step 2" in head
-    assert "tool add (turn 0)" in head
+    assert "tool add (turn 0," in head
 
 
 def test_the_run_log_at_level_debug_has_each_sample(tool_run):

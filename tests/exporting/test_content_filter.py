@@ -8,37 +8,17 @@ from tests.builders.exporting_records import NOW, make_span
 from verl_otel.exporting.content_filter import clean_attributes, remove_content
 from verl_otel.model import EventRecord, LinkRecord
 
+HOLD_CONTENT = """
+    exception.message exception.stacktrace gen_ai.prompt gen_ai.prompt.0.content gen_ai.completion
+    gen_ai.completion.0.content gen_ai.input.messages gen_ai.output.messages gen_ai.system_instructions
+    gen_ai.tool.call.arguments gen_ai.tool.call.result gen_ai.tool.definitions
+    llm.input_messages.0.message.content llm.prompts input.value output.value traceloop.entity.input
+    db.statement db.query.text db.query.parameter.0 http.request.body http.response.body
+    http.request.header.authorization process.command_line process.command_args
+"""
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "exception.message",
-        "exception.stacktrace",
-        "gen_ai.prompt",
-        "gen_ai.prompt.0.content",
-        "gen_ai.completion",
-        "gen_ai.completion.0.content",
-        "gen_ai.input.messages",
-        "gen_ai.output.messages",
-        "gen_ai.system_instructions",
-        "gen_ai.tool.call.arguments",
-        "gen_ai.tool.call.result",
-        "gen_ai.tool.definitions",
-        "llm.input_messages.0.message.content",
-        "llm.prompts",
-        "input.value",
-        "output.value",
-        "traceloop.entity.input",
-        "db.statement",
-        "db.query.text",
-        "db.query.parameter.0",
-        "http.request.body",
-        "http.response.body",
-        "http.request.header.authorization",
-        "process.command_line",
-        "process.command_args",
-    ],
-)
+
+@pytest.mark.parametrize("name", HOLD_CONTENT.split())
 def test_an_attribute_that_holds_content_is_removed(name):
     """Prompts, answers, tool arguments, bodies, queries of databases and command lines do not stay."""
     assert clean_attributes({name: "S3CRET", "a": 1}) == {"a": 1}

@@ -5,9 +5,7 @@
 from __future__ import annotations
 
 import logging
-import socket
 import ssl
-import threading
 import time
 from contextlib import contextmanager
 from email.utils import formatdate
@@ -292,21 +290,6 @@ def test_nobody_listens(dead_url):
     answer = send(dead_url)
     assert (answer.ok, answer.retry) == (False, True)
     assert dead_url in answer.reason
-
-
-def hang_up(server):
-    connection, _ = server.accept()
-    connection.close()
-
-
-def test_a_server_that_hangs_up(sink):
-    """A server that closes the connection without an answer may be tried again."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        closer = threading.Thread(target=hang_up, args=(server,))
-        closer.start()
-        answer = send(f"http://127.0.0.1:{server.getsockname()[1]}", body=b"x")
-        closer.join()
-    assert (answer.ok, answer.retry) == (False, True)
 
 
 @pytest.mark.full

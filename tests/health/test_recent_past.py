@@ -7,7 +7,16 @@ import random
 
 import pytest
 
-from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT, RecentPast, StepFollower, find_jump
+from verl_otel.health.recent_past import (
+    BEFORE,
+    MIN_BEFORE,
+    RECENT,
+    RecentPast,
+    StepFollower,
+    find_course,
+    find_jump,
+    measure_trend,
+)
 
 
 def follow(values, **keywords):
@@ -82,3 +91,12 @@ def test_a_straight_line_has_no_jump_and_a_step_has_one(count):
     assert find_jump([0.1 * n for n in range(count)]) is None
     for place in range(1, count):
         assert find_jump([0.1] * place + [0.7] * (count - place)) == place
+
+
+@pytest.mark.parametrize("count", [8, 10, 14, 20])
+def test_noise_rises_or_falls_as_seldom_in_short_runs(count):
+    """In one of 20 cases; discrete values of tau make it less for the shortest."""
+    noise = random.Random(1)
+    found = [find_course(measure_trend([noise.random() for _ in range(count)]), count, 0.32) for _ in range(2000)]
+    assert 0.02 < sum(course != 0 for course in found) / 2000 < 0.07
+    assert find_course(measure_trend(range(count)), count, 0.32) == 1

@@ -243,16 +243,6 @@ async def test_a_missing_place_costs_itself_only(fakes, sent, recorded):
     assert sent()["r"].parent.span_id == recorded.span("mine").span_id
 
 
-def test_everything_is_put_back(vllm):
-    """After uninstalling no function of vLLM is ours."""
-    output = sys.modules["vllm.v1.engine.output_processor"]
-    places = [(vllm.AsyncLLM, name) for name in ("__init__", "generate")]
-    places += [(output.OutputProcessor, name) for name in ("add_request", "do_tracing")]
-    assert all(getattr(vars(owner)[name], patch.PATCHED, False) for owner, name in places)
-    patch.undo_all()
-    assert not [name for owner, name in places if hasattr(vars(owner)[name], patch.PATCHED)]
-
-
 ENGINE_TRACES = """
 import asyncio, sys
 from types import SimpleNamespace

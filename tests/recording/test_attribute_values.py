@@ -142,11 +142,12 @@ def test_an_exception_is_named_by_its_qualified_class(error, name):
     assert error_name(error) == name
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_named_by_its_code(number):
-    """It has no class of its own, as other errors of the system have."""
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EIO])
+def test_an_error_of_the_system_is_named_by_its_code(number):
+    """A full disk, too many open files and a broken disk have no class of their own, as other errors of the system have."""
     assert error_name(OSError(number, "full")) == f"OSError.{errno.errorcode[number]}"
-    assert error_name(OSError(errno.EIO, "broken")) == "OSError"
+    assert error_name(OSError("broken")) == "OSError"
+    assert error_name(PermissionError(errno.EACCES, "no")) == "PermissionError"
 
 
 def test_an_exception_of_another_process_is_named_by_its_own_type():

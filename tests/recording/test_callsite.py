@@ -191,19 +191,6 @@ def test_the_extractor_of_a_hook_adds_and_does_not_replace(recorded):
     assert recorded.spans[0].attributes["new"] == "hook"
 
 
-def test_a_site_takes_its_name_from_the_function():
-    """Where a verb needs a name and has none, it is the function's; a name that was given stays."""
-
-    class Owner:
-        def method(self): ...
-
-    assert CallSite("worker").for_function(Owner.method).name == "verl.worker Owner.method"
-    assert CallSite("tool").for_function(Owner.method).name == "execute_tool method"
-    assert CallSite("span").for_function(Owner.method).name == Owner.method.__qualname__
-    assert CallSite("span", "given").for_function(Owner.method).name == "given"
-    assert CallSite("turn").for_function(Owner.method).name == "verl.turn"
-
-
 @pytest.fixture(autouse=True)
 def no_phases(monkeypatch):
     """Start as a process that has opened no phase yet."""

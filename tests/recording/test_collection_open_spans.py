@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.recording import collection
-from verl_otel.recording.collection import MAX_OPEN, OPEN_AFTER, PER_SECOND
+from verl_otel.recording.collection import ENTER_AFTER, MAX_OPEN, OPEN_AFTER, PER_SECOND
 from verl_otel.recording.state import RECORDER
 
 
@@ -125,7 +125,7 @@ def test_the_table_is_what_one_made_anew_would_be(recorded, steps):
             elif opened:
                 opened[value % len(opened)].close()
             alive = [span for span in opened if not span.stop and now - span.start >= OPEN_AFTER][:MAX_OPEN]
-            surely = [span for span in alive if now - span.start >= MAX_OPEN / PER_SECOND]
+            surely = [span for span in alive if now - span.start >= ENTER_AFTER]
             rows = collection.read_open()
             assert len(surely) <= len(rows) <= len(alive)
             for row, span in zip(rows, alive, strict=False):

@@ -58,6 +58,23 @@ def test_ids_that_are_asked_for_later_are_those_that_were_sent(recorded):
     assert (kept.start_ns, kept.end_ns) == (before.start_ns, before.end_ns)
 
 
+def test_a_span_that_was_not_kept_has_an_id_when_it_is_asked(recorded, monkeypatch):
+    """In the trace of its trajectory, not sampled, and the same each time; a child that ends later is below it."""
+    monkeypatch.setattr(POLICY, "ratio", 0.0)
+    with verl_otel.trajectory("prompt", 0) as trajectory:
+        with verl_otel.turn(0) as turn:
+            late = verl_otel.tool("python")
+            late.__enter__()
+        collect()
+        late.close()
+    collect()
+    context = turn.get_span_context()
+    assert context.is_valid
+    assert not context.trace_flags & SAMPLED
+    assert context.trace_id == trajectory.resolve().trace_id
+    assert turn.resolve().span_id == context.span_id == late.resolve().parent_id
+
+
 def test_a_child_that_outlives_its_parent_leads_to_it(recorded):
     """A span that ends in another drain than the one around it has that one's recorded id as its parent."""
     outer = verl_otel.span("outer").__enter__()

@@ -85,20 +85,6 @@ def test_a_signature_that_somebody_set_is_kept_and_not_believed(recorded):
     assert decorated(1, 2, three=3) == ((1, 2), {"three": 3})
 
 
-def test_the_extractor_gets_arguments_by_name(recorded):
-    """An extractor sees the arguments of a partial under the names of their parameters, defaults too."""
-    seen = []
-
-    def work(code, limit, *, retries=2):
-        return code * limit
-
-    decorated = verl_otel.tool("t", extract=lambda arguments, _: seen.append(dict(arguments)))(
-        functools.partial(work, "ab")
-    )
-    assert decorated(limit=2) == "abab"
-    assert seen == [{"limit": 2, "retries": 2}]
-
-
 class Proxy:
     """What stands for something else: a name that the other does not know is an error of its own kind."""
 

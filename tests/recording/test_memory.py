@@ -170,6 +170,18 @@ def test_an_open_span_is_bounded_in_what_it_holds(recorded):
         assert held(fill, 1000) < 2 * 128 * (4096 + 300)
 
 
+def test_spans_that_are_never_left_stay_within_the_limit(recorded):
+    """Those beyond the number that may be open are not held by those that follow them."""
+    RECORDER.capacity = 256  # half of VERL_OTEL_MEMORY_MIB=1
+
+    blocks = [verl_otel.span("forgotten") for _ in range(state.OPEN_FACTOR * RECORDER.capacity)]
+    for block in blocks:
+        block.__enter__()
+    assert held(lambda number: [verl_otel.span("forgotten").__enter__() and None for _ in range(number)], 5_000) < 2**16
+    for block in reversed(blocks):
+        block.__exit__(None, None, None)
+
+
 def test_room_comes_back_with_a_drain(recorded):
     """What was drained takes no room any more."""
     RECORDER.capacity = 256

@@ -307,15 +307,6 @@ def test_a_step_has_the_trajectories_of_all_processes(shared):
     assert shared.value("verl.rollout.tail.duration", verl_aggregate="max") == 4.0
 
 
-def test_the_reward_of_a_step_that_arrives_late_is_of_that_step(shared):
-    """It has the time of the end of the step, by which readers find its number."""
-    with verl_otel.step(1) as step:
-        pass
-    look(shared, run_elsewhere(step, 1.0), *NOTHING_MORE)
-    (reward,) = [point for point in shared.points if point.instrument.name == "verl.average_reward"]
-    assert reward.time_ns == shared.span("verl.step").end_ns
-
-
 def test_a_step_that_consumed_has_what_it_consumed(shared):
     """Of the trajectories that others ran, and whichever step submitted them."""
     with verl_otel.step(1) as submitter:

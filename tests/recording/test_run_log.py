@@ -110,14 +110,6 @@ def test_a_full_queue_drops_and_counts(queue, monkeypatch):
     assert (len(run_log.take()), run_log.count_dropped()) == (2, 3)
 
 
-def test_off_keeps_nothing(queue):
-    """At the level OFF even a critical record is not kept."""
-    run_log.configure(logs.OFF, 0)
-    verl_otel.log("a", level="critical")
-    run_log.add_step("rollout", 1, {"a": 1}, logs.CRITICAL)
-    assert lines() == []
-
-
 def test_values_that_cannot_be_read(queue):
     """Any object may be given; none is kept as itself."""
     verl_otel.log("a", thing=object(), items=[1, 2], none=None)

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
 import math
-import pickle
 from bisect import bisect_left
 
 import pytest
@@ -153,13 +152,3 @@ def test_a_point_says_when_its_series_began():
     first, second = measured.point(10), measured.point(20)
     assert first.start_ns == second.start_ns > 0
     assert (first.time_ns, second.time_ns) == (10, 20)
-
-
-@pytest.mark.parametrize(
-    ("find", "name"),
-    [(series.histogram, "verl.step.duration"), (series.counter, "verl.training.steps")],
-)
-def test_a_pickled_series_is_that_of_the_process_it_arrives_in(find, name):
-    """Unpickled, a series is the one of the same name and labels, not a copy of it."""
-    measured = find(name)
-    assert pickle.loads(pickle.dumps(measured)) is measured

@@ -75,15 +75,6 @@ def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, cap
     ]
 
 
-def test_errors_have_series_of_their_own(recorded, fresh):
-    """The durations of failed calls are in the series of their error, with the labels that the series has anyhow."""
-    timed = find(Histogram, fresh, (("key", "value"),))
-    timed.record(0.5)
-    series.record_failure(timed, 0.5, KeyError())
-    points = {point.labels for point in recorded.points if point.instrument.name == fresh}
-    assert points == {(("key", "value"),), (("key", "value"), ("error.type", "KeyError"))}
-
-
 def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch, swallow):
     """Where the fold of one series raises, the drain hands out the spans and all other series, and counts the failure."""
     error_boundary.reset()

@@ -114,9 +114,9 @@ def test_labels_of_a_call_are_not_mixed_up(calls):
     for name, outcome in calls:
         own = {key: value for key, value in ((attr.GEN_AI_TOOL, name), (attr.OUTCOME, outcome)) if value is not None}
         span = Span(site, own)
-        series = span_metrics._find(span)
+        series = span_metrics._find(span, "")
         assert series.labels == span_metrics._select_labels(span.attributes, site.spec.labels)
-        assert series is span_metrics._find(span)
+        assert series is span_metrics._find(span, "")
 
 
 def test_tokens_of_calls_are_not_mixed_up(recorded):

@@ -168,27 +168,6 @@ def test_a_verb_without_arguments(recorded, verb, brackets):
     found(recorded, Row(None, "", 0, metric, labels, {}))
 
 
-def test_the_update_of_a_worker_is_named_by_its_method(recorded):
-    """A decorated worker method is named after class and method, and keeps the role as an attribute."""
-
-    class MyWorker:
-        @verl_otel.update("actor")
-        def update_actor(self, batch):
-            return {"actor/pg_loss": 0.25, "actor/grad_norm": 2.0}
-
-    MyWorker().update_actor([1, 2, 3])
-    (span,) = recorded.spans
-    assert span.name == "verl.worker MyWorker.update_actor"
-    assert span.attributes == {
-        "verl.worker.method": "update_actor",
-        "verl.update.role": "actor",
-        "verl.batch.size": 3,
-        "verl.loss": 0.25,
-        "verl.grad_norm": 2.0,
-    }
-    assert recorded.value("verl.worker.call.time", verl_worker_method="update_actor") >= 0
-
-
 def test_a_rollout_in_the_trainers_gen_is_one_span(recorded):
     """A rollout inside the trainer's own phase `gen` adds to it and makes no span of its own."""
 

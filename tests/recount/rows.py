@@ -613,7 +613,7 @@ def time_serving(oracle, *, without=()):
 
 
 def estimate_serving(oracle):
-    """The live account takes calls as randomly distributed: in batches as small as these it is accurate to 12 % of the time of the devices."""
+    """The live account takes calls as randomly distributed: in batches as small as these it is accurate to 15 % of the time of the devices."""
     validations = [(line["start"], line["end"]) for line in oracle.lines("validation")]
     validated = {
         line["request"]
@@ -621,7 +621,7 @@ def estimate_serving(oracle):
         if any(start <= line["start"] <= end for start, end in validations)
     }
     seconds = time_serving(oracle, without=validated).seconds
-    room = 0.12 * sum(oracle.seconds) * (oracle.train_devices + oracle.rollout_devices)
+    room = 0.15 * sum(oracle.seconds) * (oracle.train_devices + oracle.rollout_devices)
     return Between(seconds - room, seconds + room)
 
 

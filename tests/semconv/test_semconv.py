@@ -86,12 +86,12 @@ def test_sample_generation_has_the_bounds_of_the_older_guides():
 
 @pytest.mark.parametrize(("index", "gpus", "nodes", "processes"), [(0, 1, 1, 19), (1, 8, 1, 29), (2, 64, 8, 113)])
 def test_the_number_of_series_is_bounded(index, gpus, nodes, processes):
-    """A run has at most 3,050 series of its own and 41 for each GPU; beside them 25 for each GPU, 60 for each node, 3 for each process."""
+    """A run has at most 3,050 series of its own and 42 for each GPU; beside them 25 for each GPU, 60 for each node, 3 for each process."""
     own = [row.series[index] for row in ROWS if row.name.startswith(("verl.", "gen_ai."))]
     hardware = [row.series[index] for row in ROWS if row.name.startswith(("hw.", "system."))]
     every = [row.series[index] for row in ROWS if row.name.startswith("process.")]
     assert len(own) + len(hardware) + len(every) == len(ROWS)
-    assert sum(own) <= 3050 + 41 * gpus
+    assert sum(own) <= 3050 + 42 * gpus
     assert sum(hardware) <= 25 * gpus + 60 * nodes
     assert sum(every) == 3 * processes
     assert all(row.series[0] <= row.series[1] <= row.series[2] for row in ROWS)

@@ -124,9 +124,12 @@ def test_lines_are_few(recorded, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("slow", "text"),
     [
-        (None, "none of 12 steps took longer than usual"),
-        ((7, "gen", 2.5), "1 of 12 steps took longer than usual, by 2.5 s, most by phase gen: 2.5 s"),
-        ((7, "logging", 2.5), "1 of 12 steps took longer than usual, by 2.5 s, most by logging between steps: 2.5 s"),
+        (None, "none of 12 steps took longer than those before"),
+        ((7, "gen", 2.5), "1 of 12 steps took longer than those before, by 2.5 s, most by phase gen: 2.5 s"),
+        (
+            (7, "logging", 2.5),
+            "1 of 12 steps took longer than those before, by 2.5 s, most by logging between steps: 2.5 s",
+        ),
     ],
 )
 def test_the_run_has_one_verdict(recorded, slow, text):
@@ -149,7 +152,7 @@ def test_a_run_that_was_held_says_so_at_its_end(caplog, slow, lines):
     caplog.clear()
     with caplog.at_level(logging.WARNING, "verl_otel"):
         verdicts.log_end("r1")
-    text = "1 of 12 steps took longer than usual, by 2.5 s, most by phase gen: 2.5 s"
+    text = "1 of 12 steps took longer than those before, by 2.5 s, most by phase gen: 2.5 s"
     assert caplog.messages == [f"verl-otel: {text}. Which trajectory, rank or tool: verl-otel explain r1"] * lines
 
 
@@ -159,7 +162,7 @@ def test_the_last_line_says_which_side_to_grow(recorded, caplog):
     with caplog.at_level(logging.WARNING, "verl_otel"):
         verdicts.log_end("r1", "short are the rollouts")
     assert caplog.messages[-1].startswith(
-        "verl-otel: none of 12 steps took longer than usual; short are the rollouts. "
+        "verl-otel: none of 12 steps took longer than those before; short are the rollouts. "
     )
 
 

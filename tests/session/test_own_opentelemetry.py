@@ -104,23 +104,6 @@ os.wait()
 
 
 @pytest.mark.smoke
-def test_own_instruments_are_on_metrics(own):
-    """The user's instruments are on /metrics beside ours, named as the Collector names them."""
-    work = """
-import urllib.request
-meter.create_counter("my.things", unit="By").add(7)
-with verl_otel.step(1):
-    pass
-session.flush()
-address = f"http://127.0.0.1:{session.current_session().outputs.exporters[-1].port}/metrics"
-text = urllib.request.urlopen(address).read().decode()
-assert "my_things_bytes_total 7.0" in text, text
-assert "verl_training_steps_total 1.0" in text, text
-"""
-    own(work, "exporters='file,prometheus'")
-
-
-@pytest.mark.smoke
 @pytest.mark.skipif(
     not hasattr(MeterProvider, "add_metric_reader"), reason="this OpenTelemetry fixes a provider's readers"
 )

@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import subprocess
 import threading
 import time
 
@@ -71,6 +72,11 @@ async def plain():
     time.sleep(BLOCK)  # noqa: ASYNC251 - the mistake
 
 
+async def library():
+    await asyncio.sleep(0)
+    subprocess.run(["sleep", str(BLOCK)], check=True)  # noqa: ASYNC221 - the mistake
+
+
 @pytest.mark.full
 def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_for):
     """Ray runs the methods of a worker on its loop, which blocks it as planned. What blocked it is recorded all the same."""
@@ -87,9 +93,9 @@ def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("work", "tool"), [(add, "add"), (inline, "search"), (plain, None)])
+@pytest.mark.parametrize(("work", "tool"), [(add, "add"), (inline, "search"), (plain, None), (library, None)])
 def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_for, work, tool):
-    """Its length, the tool if there is one, and the line; a loop that waits has no record."""
+    """Its length, the tool if there is one, and the line, of code that is not of a library; a loop that waits has no record."""
     with running() as loop, running() as idle:
         known(watcher, loop, wait_for)
         known(watcher, idle, wait_for)
@@ -143,7 +149,7 @@ def test_work_that_began_before_the_loop_was_asked_is_named(recorded, wait_for):
         done.result(60)
         wait_for(has_answered)
         watcher.check(1.5, 0.0)
-    (span,) = blocked(recorded, "wait")
+    (span,) = blocked(recorded, "search")
     (culprit,) = [other for other in recorded.spans if other.name == "execute_tool search"]
     assert span.attributes["gen_ai.tool.name"] == "search"
     assert abs(span.start_ns - culprit.start_ns) < 1_000_000, "a float of seconds is rounded"
@@ -182,7 +188,7 @@ def test_the_task_that_blocks_is_named_and_not_the_one_that_opened_a_span_last(r
         done.result(60)
         wait_for(has_answered)
         watcher.check(1.5, 0.0)
-    (span,) = blocked(recorded, "wait")
+    (span,) = blocked(recorded, "block")
     (culprit,) = [other for other in recorded.spans if other.attributes.get("verl.sample.uid") == "blocks"]
     assert "gen_ai.tool.name" not in span.attributes
     assert [link.span_id for link in span.links] == [culprit.span_id]
@@ -286,7 +292,7 @@ def test_the_line_is_known_while_it_blocks(recorded, watcher, wait_for):
         assert not watcher.find_blocked()
         release = threading.Event()
         asyncio.run_coroutine_threadsafe(hold(release), loop)
-        assert "in wait" in wait_for(watcher.find_blocked)
+        assert "in hold" in wait_for(watcher.find_blocked)
         release.set()
         wait_for(lambda: not watcher.find_blocked())
 
@@ -357,6 +363,18 @@ def test_in_a_process_without_spans_no_loop_is_asked(recorded, wait_for, monkeyp
         finally:
             watcher.stop(10)
     assert "verl.process.paused" not in {span.name for span in recorded.spans}
+
+
+def test_the_thread_is_awake_from_the_beginning_of_a_step(recorded, wait_for):
+    """A drain would wake it up to a second later, and a pause before that would not be found. There is no loop."""
+    watcher = event_loops.watch()
+    try:
+        wait_for(lambda: watcher._sleeps and watcher._pauses._checked)
+        slept = watcher._pauses._checked
+        with verl_otel.step(1):
+            wait_for(lambda: watcher._pauses._checked > slept)
+    finally:
+        watcher.stop(10)
 
 
 def test_a_loop_that_stops_in_its_callback_is_forgotten(watcher, wait_for, recorded):

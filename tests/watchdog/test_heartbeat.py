@@ -94,6 +94,17 @@ def test_a_span_with_open_children_is_not_waited_for(resting, monkeypatch):
     assert not rest(resting, monkeypatch, now + 10**9)
 
 
+def test_progress_before_a_span_was_listed_counts(resting, monkeypatch):
+    """A span that is listed late does not look as if nothing had ended below it; `QUIET` seconds later it does."""
+    now = time.time_ns()
+    resting._progress = {7: now}
+    assert not list(resting._find_suspects({}))
+    for later, names in ((2.0, []), (overdue.QUIET + 1.0, ["work"])):
+        resting._open = (open_span(now, overdue.QUIET),)
+        monkeypatch.setattr(heartbeat.time, "time_ns", lambda later=later: now + round(later * 1e9))
+        assert [suspect.name for suspect in resting._find_suspects({})] == names
+
+
 def test_without_open_spans_nothing_is_waited_for(resting, monkeypatch):
     """However long it rests."""
     assert not list(resting._find_suspects({}))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.watchdog.snapshots import SnapshotBuilder, make_report
 from verl_otel import config, watchdog
+from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.session import lifecycle, run_manifest, run_record
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
@@ -26,7 +27,7 @@ from verl_otel.watchdog import (
 )
 from verl_otel.watchdog.cluster_backend import DeathInfo
 from verl_otel.watchdog.monitor import Monitor
-from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN
+from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN, STOPPED
 from verl_otel.watchdog.process_table import ProcessStatus
 
 
@@ -229,6 +230,18 @@ def test_a_repeated_stall_is_reported_again_after_a_while_only(node, hang, monke
     assert node.events()[2:] == [("stall", "agent-0")]
 
 
+def test_a_hang_that_was_reported_leaves_the_limits_as_they_were(node, hang):
+    """Neither what hung nor what waited for it makes the next one usual."""
+    for _ in range(2):
+        node.settle(hang)
+    known = dict.fromkeys(
+        ("execute_tool python", "verl.trajectory", "verl.phase.gen"), DurationStats(9, (160.0, *[2.0] * 8))
+    )
+    node.write("agent-1", os.getpid(), peers=known)
+    node.look()
+    assert {name: peers.longest for name, peers in node.monitor._peers.items()} == dict.fromkeys(known, 2.0)
+
+
 @pytest.mark.full
 def test_dead_processes_are_removed_once_no_span_waits_for_them(node, dead_pid):
     """As long as the trainer's phase is open it is they who hold it up; what hangs later hangs for another reason."""
@@ -284,6 +297,21 @@ def test_the_death_of_a_process_without_telemetry_is_a_crash_if_the_cluster_says
     assert (
         "storage" not in node.monitor._take_snapshot(time.monotonic()).reports
     )  # what hangs later does not wait for it
+
+
+@pytest.mark.parametrize("moving", [True, False])
+def test_a_stopped_process_without_telemetry_is_named_if_nothing_goes_on(node, moving):
+    """Ray's raylet, for example: no span says who waits for it, and none is overdue yet."""
+    builder = SnapshotBuilder().process("trainer-0", "trainer").process("raylet", "raylet", STOPPED, is_helper=True)
+    builder.open("trainer-0", "verl.phase.adv", 9)
+    if moving:
+        builder.moving("trainer-0")
+    snapshot = builder.build()
+    status = ProcessStatus(snapshot.reports["raylet"], (0, 0, 0))
+    status.state, status.last_heartbeat = STOPPED, time.monotonic() - 9
+    node.monitor._processes.statuses["raylet"] = status
+    found = [(each.reason, each.process_name) for each in node.monitor._diagnose(snapshot)]
+    assert found == ([] if moving else [(STOPPED, "raylet")])
 
 
 @pytest.mark.full

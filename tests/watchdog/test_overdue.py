@@ -47,6 +47,29 @@ def test_the_limit_is_bounded_by_the_longest_peer(durations):
     assert overdue.shortest_timeout(peers) <= overdue.span_timeout(peers, 1800.0) + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("before", "then", "reports", "expected"),
+    [
+        ([2.0] * 9, [25.0], 1, 2.0),
+        ([2.0] * 9, [25.0] * 8, 1, 2.0),
+        ([2.0] * 9, [25.0] * 9, 1, 25.0),
+        ([2.0] * 9, [25.0] * 3, 3, 25.0),
+        ([], [25.0], 1, None),
+    ],
+    ids=["one hung", "as many as a node has ranks", "all take that long", "reported again and again", "the first hung"],
+)
+def test_what_was_reported_is_no_peer(before, then, reports, expected):
+    """What hung for long does not make the next hang usual, until it is plain that the work is slow. Its process lists the next one as soon."""
+    hung, peers = overdue.HungWork(), {"chat": peers_of([*before, *then]), "verl.step": peers_of([60.0, 30.0])}
+    for _ in range(reports):
+        hung.add("chat", 13.0)
+    hung.add("verl.step", 60.0)
+    usual = hung.leave_out(peers)
+    assert usual.pop("verl.step") == peers["verl.step"]
+    assert {name: stats.longest for name, stats in usual.items()} == ({"chat": expected} if expected else {})
+    assert overdue.shortest_timeout(peers["chat"]) <= overdue.span_timeout(usual.get("chat"), 1800.0)
+
+
 @given(st.lists(st.floats(0.001, 1e3), min_size=1, max_size=40), st.floats(0.1, 10.0))
 def test_the_factor_does_not_depend_on_the_unit(durations, scale):
     """Durations that are all ten times as long have a factor that is the same."""

@@ -63,7 +63,9 @@ class Queue:
         (2.0, 2.0, 0.1, 1, "collection"),
         (2.0, 0.1, 0.1, 1, "process"),
         (2.0, 0.2, 1.5, 0, "cpu"),
-        (2.0, 1.0, 1.5, 1, "cpu"),
+        (2.0, 1.0, 1.5, 1, "collection"),
+        (2.0, 1.0, 1.9, 1, "cpu"),
+        (2.0, 0.2, 1.5, 1, "cpu"),
     ],
 )
 def test_the_reason_follows_from_what_happened_meanwhile(monkeypatch, late, used, queued, collections, reason):
@@ -89,7 +91,7 @@ def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
     assert detector.check(101.0, 1.0).reason == "interpreter"
     known |= {"cpu": 2.0, "collections": 1}
     assert detector.check(102.0, 1.0).reason == "collection"
-    assert detector._pause == (100.0, 102.0, "collection")
+    assert detector._pause[:3] == (100.0, 102.0, "collection")
 
 
 @pytest.mark.parametrize(("queued", "seconds"), [(0.05, 0.0), (0.2, 0.25)])
@@ -99,7 +101,11 @@ def test_a_thread_that_computes_waits_for_a_cpu(queued, seconds):
     detector.check(100.0, 0.0)
     detector._others[1] = Queue(queued)
     pause = detector.check(100.25, 0.0)
-    assert (pause.seconds, pause.reason) == (seconds, "cpu" if seconds else "")
+    assert (pause.seconds, pause.reason, pause.queued) == (
+        seconds,
+        "cpu" if seconds else "",
+        queued if seconds else 0.0,
+    )
 
 
 def test_the_run_queue_time_is_that_of_the_kernel():

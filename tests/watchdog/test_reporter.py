@@ -13,7 +13,8 @@ import pytest
 from tests.fakes.http_server import HttpServer
 from tests.watchdog.snapshots import SnapshotBuilder
 from verl_otel import config
-from verl_otel.watchdog import cluster_backend, diagnosis, event_file
+from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.watchdog import cluster_backend, diagnosis, event_file, overdue
 from verl_otel.watchdog import reporter as reporter_module
 from verl_otel.watchdog.process_table import ProcessStatus
 from verl_otel.watchdog.reporter import Reporter
@@ -269,6 +270,24 @@ def test_an_event_is_one_line_and_is_read_by_the_next_monitor(tmp_path):
     assert [json.loads(line)["kind"] for line in lines[:5]] == ["stall", "crash", "stall", "stall", "resolved"]
     assert event_file.read_reported(tmp_path, "here") == [("stall", "a", ""), ("crash", "b", "")]
     assert event_file.read_reported(tmp_path / "nowhere", "here") == []
+
+
+def test_a_monitor_that_takes_over_knows_what_hung(tmp_path):
+    """Of this node, with what was usual then: the first report of a name holds, and what is damaged is left out."""
+    for place, culprit in (
+        ("here", {"span": "chat", "age": 13.0, "longest_peer": 2.0}),
+        ("here", {"span": "verl.generate", "age": 9.0, "longest_peer": 20.0}),
+        ("here", {"span": "chat", "age": 40.0}),
+        ("there", {"span": "verl.reward", "age": 13.0}),
+        ("here", {"span": "verl.step"}),
+    ):
+        event_file.append_event(tmp_path, "stall", "", {"place": place, "key": ["stall", "a", ""], "culprit": culprit})
+    hung = overdue.HungWork()
+    hung.restore(event_file.read_hung(tmp_path, "here"))
+    hung.restore({"chat": 99.0})
+    peers = {name: DurationStats(2, (25.0, 15.0)) for name in ("chat", "verl.generate", "verl.reward")}
+    found = {name: stats.top for name, stats in hung.leave_out(peers).items()}
+    assert found == {"verl.generate": (15.0,), "verl.reward": (25.0, 15.0)}
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,7 @@ def test_a_forked_child_holds_neither_the_lock_nor_the_files(training, wait_for)
 
 
 def test_a_forked_child_that_its_parent_kills_at_work_is_no_crash(training, wait_for):
-    """A reward function that is given up: the process is removed, with its report and its file of open spans."""
+    """A reward function that is given up: the process is removed, with its report and its file of open spans. One event names it, and no line."""
     parent = training.start("trainer")
     training.go()
     send(parent, "fork_busy")
@@ -353,9 +353,15 @@ def test_a_forked_child_that_its_parent_kills_at_work_is_no_crash(training, wait
     (opened,) = wait_for(
         lambda: [path for path in training.folder.glob("open-*.jsonl") if f"-{parent.pid}." not in path.name]
     )
-    os.kill(int(record.stem.rpartition("-")[2]), signal.SIGKILL)
+    child = int(record.stem.rpartition("-")[2])
+    os.kill(child, signal.SIGKILL)
     wait_for(lambda: not record.exists() and not opened.exists(), SECONDS)
-    assert not training.events()
+    (event,) = wait_for(training.events)
+    assert (event["kind"], event["detail"]["culprit"]["pid"]) == ("child", child)
+    assert re.search(
+        rf"\(pid {child}, .*\) died holding one trajectory \(uid/0\), in execute_tool python, open for .* s; its parent may have killed it",
+        event["text"],
+    )
 
 
 def records(training):

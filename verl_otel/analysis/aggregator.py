@@ -18,7 +18,7 @@ from verl_otel.analysis.gpu.accounting import GpuAccount, find_unused_reason, ne
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.followed_files import Piece
+from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
 from verl_otel.analysis.io.run_files import Writers, name_instance
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.scalars import Columns, Room
@@ -26,8 +26,8 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
 from verl_otel.analysis.traces.clocks import Context, ahead_of
-from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written
+from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TESTING, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
@@ -36,6 +36,7 @@ from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
 from verl_otel.analysis.windows import Window, Windows, find_restarts, find_start
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.run_state import DRAIN_INTERVAL
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 
 MAX_OUTSIDE: Final = 20
@@ -112,8 +113,8 @@ class Aggregator(msgspec.Struct, dict=True):
     """Spans that never ended."""
     _open_spans: dict[int, list[OpenSpan]] = {}
     """Spans that will never end and whose traces are not complete, by trace."""
-    _awaited: frozenset[int] = frozenset()
-    """Ids of the spans that the processes last wrote as open."""
+    _awaited: dict[int, int] = {}
+    """The trace of each span that the processes last wrote as open, by its id."""
     _ended: frozenset[int] = frozenset()
     """Those of them that have ended since."""
     _given_up: set[int] = msgspec.field(default_factory=set)
@@ -142,7 +143,8 @@ class Aggregator(msgspec.Struct, dict=True):
                 for span, process in written:
                     self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
         known_ns = piece.watermark_ns - self.context.slack_ns
-        self._add_traces(self._unfinished.take_whole(known_ns + LATE_NS))
+        late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
+        self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
 
     def _read(self, piece: Piece) -> Mapping[int, list[Written]]:
@@ -151,6 +153,7 @@ class Aggregator(msgspec.Struct, dict=True):
         firsts: dict[int, int] = {}
         lasts: dict[int, int] = {}
         ended: set[int] = set()
+        awaited = frozenset(self._awaited)
         for process, spans in run_files.read_spans(piece.extents, self.writers, self.problems):
             if spans:
                 for span in spans:
@@ -159,9 +162,9 @@ class Aggregator(msgspec.Struct, dict=True):
                 firsts[process] = min(firsts.get(process, first), first)
                 lasts[process] = max(lasts.get(process, last), last)
                 self.writers.note_alive(process, last)
-                if self._awaited:
-                    ended.update(self._awaited.intersection(map(_ID, spans)))
-        self._ended = (self._ended & self._awaited) | ended
+                if awaited:
+                    ended.update(awaited.intersection(map(_ID, spans)))
+        self._ended = (self._ended & awaited) | ended
         if firsts:
             ahead = ahead_of(self.writers.resources, self.context.clocks) or (lambda *_: 0)
             self._windows.note_time(min(time_ns - ahead(process, time_ns) for process, time_ns in firsts.items()))
@@ -169,13 +172,30 @@ class Aggregator(msgspec.Struct, dict=True):
             self.end_ns = max(self.end_ns, *ends)
         return by_trace
 
+    def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
+        """Return until when every process has written what had ended; 0 while that is unknown.
+
+        What each host has written since tells it. A process in which nothing ends writes nothing, so another one of its
+        host speaks for it.
+        """
+        if not piece.is_last or self.manifest.get(DRAIN_INTERVAL):
+            return 0
+        latest: dict[str, int] = {}
+        begin_ns = max(self._restarts, default=0)
+        for index, (values, _, newest) in enumerate(self.writers.processes()):
+            if newest >= begin_ns:
+                host = str(values.get(attr.HOST_NAME, ""))
+                latest[host] = max(latest.get(host, 0), newest - (ahead(index, newest) if ahead else 0))
+        written_ns = min(latest.values(), default=0) - ORDER_NS
+        return max(written_ns, piece.watermark_ns) if len(latest) == 1 else written_ns
+
     def note_open(self, opened: Sequence[OpenSpan]) -> None:
         """Note the spans that had not ended when they were last written. Those of an attempt that is over end with it.
 
         Args:
             opened: The spans. What is read next may contain that they have ended.
         """
-        self._awaited = frozenset(open_span.span.span_id for open_span in opened)
+        self._awaited = {open_span.span.span_id: open_span.span.trace_id for open_span in opened}
         for open_span in opened:
             span = open_span.span
             if self._is_over(open_span) and span.span_id not in self._given_up:
@@ -276,7 +296,7 @@ class Aggregator(msgspec.Struct, dict=True):
                 continue
             if root.span.name == STEP:
                 self._add_step(root)
-            elif root.span.name == VALIDATION:
+            elif root.span.name in (VALIDATION, TESTING):
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
@@ -341,8 +361,14 @@ class Aggregator(msgspec.Struct, dict=True):
             path = timeline.mark_unlinked(path, self._waiting.values())
         verdicts = self._judge.judge(built.step, built.findings)
         step = built.step._replace(path=path, groups=critical_path.group(path), verdicts=verdicts)
-        add = self._windows.merge_step if self._has_other_rank(step, root) else self._windows.add_step
-        add(JudgedStep(step, built.members))
+        judged = JudgedStep(step, built.members)
+        if self._has_other_rank(step, root):
+            self._windows.merge_step(judged)
+            return
+        self._windows.add_step(judged)
+        if is_own:
+            phases = [child.span for child in root.children if child.span.name == TESTING]
+            self.validations += [(step.number, phase.start_ns, phase.end_ns) for phase in phases]
 
     def _has_other_rank(self, step: Step, root: Node) -> bool:
         """Return whether another rank of a distributed loop has recorded this step before, and note this rank."""

@@ -276,8 +276,13 @@ def find_unrewarded(steps: Iterable[Step]) -> Step | None:
 
 
 def sort_held(run: Explanation) -> list[Step]:
-    """Return the steps with verdicts, the one that lost most first."""
-    return sorted((step for step in run.steps if step.verdicts), key=lambda step: -sum_savings(step))
+    """Return the steps with verdicts, first the one that took most longer than usual, with what followed it.
+
+    The seconds are those that `sum_held` adds up.
+    """
+    held = [step for step in run.steps if step.verdicts]
+    found = zip(find_excesses(run.steps, held), held, strict=True)
+    return [step for _, step in sorted(found, key=lambda pair: -(pair[0].longer + pair[0].late))]
 
 
 def choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:

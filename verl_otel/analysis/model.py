@@ -10,13 +10,12 @@ hosts); durations that are shown to users are seconds.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel.analysis.typed import Unbounded
-from verl_otel.model import Resource, SpanRecord
+from verl_otel.model import Resource, SpanRecord, name_trajectory
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
 
@@ -28,7 +27,6 @@ START_UP_SHARE: Final = 0.5
 """A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
 CANCELLED: Final = "cancelled"
 """Outcome of a trajectory, and `Step.error` of a step, that was cancelled: of asyncio's Ctrl-C, or of a task that did not wait for it."""
-_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
 class Segment(NamedTuple):
@@ -129,8 +127,8 @@ class Trajectory(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``<uid>/<index>`` with a uid short enough to read."""
-        return f"{self.uid[:8] if _UUID.fullmatch(self.uid) else self.uid[-24:]}/{self.rollout_index}"
+        """Its name, as `name_trajectory` returns it."""
+        return name_trajectory(self.uid, self.rollout_index, f"{self.trace_id:032x}")
 
 
 class Phase(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import aggregator, saved_state
+from verl_otel.analysis import aggregator, saved_state, spilling
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.gpu import devices
@@ -180,6 +180,7 @@ class RunReader(msgspec.Struct, dict=True):
             processes[0].resource.text(attr.RUN_ID) if processes else self.folders[0].name
         )
         steps, unused = run.settled_steps()
+        steps = spilling.name_reads(steps, series)
         series = add_rewards(series, steps)
         start_ns, end_ns = run.begin_ns, run.end_ns
         if not start_ns:  # without spans, those of its events and scalars

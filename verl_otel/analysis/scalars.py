@@ -19,11 +19,14 @@ from verl_otel.analysis.typed import Keyed
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
     AVERAGE_REWARD,
+    ENGINE_MEMORY_ASLEEP,
     GPU_OWNER,
     HW_GPU_MEMORY_LIMIT,
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
     METRICS,
+    RAY_SPILL_IO,
+    RAY_SPILL_TIME,
     REWARD_COMPONENT,
     ROLLOUT_DROPPED,
     ROLLOUT_TOKENS,
@@ -41,6 +44,7 @@ READ: Final = frozenset(
     {
         ROLLOUT_TOKENS, ROLLOUT_TRAJECTORIES, ROLLOUT_DROPPED, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT,
         GPU_OWNER, WEIGHT_SYNC_SIZE, WEIGHT_SYNC_PART_DURATION,
+        RAY_SPILL_IO, RAY_SPILL_TIME, ENGINE_MEMORY_ASLEEP,
     }
 )  # fmt: skip
 """Metrics of other processes than the trainer that the analysis adds up."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What scalars say of a whole run: weight syncs, how trajectories ended, the memory of processes."""
+"""What scalars say of a whole run: weight syncs, how trajectories ended, memory of processes and of sleeping engines."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 from verl_otel.analysis.model import Series
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
+    ENGINE_MEMORY_ASLEEP,
+    HW_GPU_MEMORY_LIMIT,
     PROCESS_MEMORY_USAGE,
     ROLLOUT_DROPPED,
     ROLLOUT_TRAJECTORIES,
@@ -96,8 +98,10 @@ def count_ends(series: Iterable[Series], restarts: Iterable[int] = ()) -> Trajec
     return TrajectoryEnds(*(dict(counts.most_common()) for counts in found.values()))
 
 
-MOST_PROCESSES: Final = 3
-"""Processes that are named."""
+MOST: Final = 3
+"""Processes, and GPUs, that are named."""
+KEPT_SHARE: Final = 0.05
+"""Share of a GPU that is remarkable if a sleeping engine keeps it."""
 
 
 class ProcessMemory(NamedTuple):
@@ -124,4 +128,32 @@ def find_memory(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[
         if len(values) > 1:
             name = dict(one.labels).get("instance", "trainer")
             found.append(ProcessMemory(name, values[0], values[-1], max(values)))
-    return sorted(found, key=lambda one: one.first - one.newest)[:MOST_PROCESSES]
+    return sorted(found, key=lambda one: one.first - one.newest)[:MOST]
+
+
+class KeptMemory(NamedTuple):
+    """Bytes of a GPU that an engine still held when it had been put to sleep."""
+
+    instance: str
+    device: str
+    bytes: float
+    """At its newest sleep."""
+    highest: float
+    limit: float | None
+    """All bytes of the GPU, if they are known."""
+
+
+def find_kept(series: Iterable[Series]) -> list[KeptMemory]:
+    """Return the GPUs of which sleeping engines keep most, at least `KEPT_SHARE`, the most first."""
+    limits: dict[str, float] = {}
+    kept = []
+    for one in series:
+        labels = dict(one.labels)
+        device = labels.get(attr.HW_ID, "")
+        if one.name == HW_GPU_MEMORY_LIMIT:
+            limits[device] = one.values[-1]
+        elif one.name == ENGINE_MEMORY_ASLEEP:
+            kept.append(KeptMemory(labels.get("instance", "trainer"), device, one.values[-1], max(one.values), None))
+    found = [each._replace(limit=limits.get(each.device)) for each in kept]
+    notable = [each for each in found if each.highest >= KEPT_SHARE * (each.limit or 0.0)]
+    return sorted(notable, key=lambda each: -each.bytes)[:MOST]

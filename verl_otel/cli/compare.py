@@ -30,7 +30,7 @@ from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.documents.compare import Compare, Contribution, Row, Sample, make_compare
-from verl_otel.cli.formatting import SENTENCE, align, print_json
+from verl_otel.cli.formatting import SENTENCE, align, print_json, print_text
 from verl_otel.cli.wording import doing, figure
 from verl_otel.semconv.kinds import WORK
 
@@ -93,10 +93,11 @@ def run(arguments: argparse.Namespace) -> int:
     document = make_compare(compared, results, run_selection.name_run(a), run_selection.name_run(b))
     if arguments.json:
         print_json(document)
+    elif arguments.md:
+        print(render(document, markdown=True))
     else:
-        print(render(document, markdown=arguments.md))
-        if not arguments.md:
-            print(f"\nNext: {document.next[0]}")
+        print_text(render(document, markdown=False))
+        print(f"\nNext: {document.next[0]}")
     for result in document.conditions:
         if not result.judged:
             text = f"verl-otel: --fail-if {result.condition!r} could not be judged: {result.reason}"

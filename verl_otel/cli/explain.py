@@ -47,6 +47,7 @@ from verl_otel.cli.formatting import (
     number,
     orphans,
     print_json,
+    print_text,
     show_bytes,
     wrap,
 )
@@ -98,12 +99,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     elif arguments.brief:
-        print(render_brief(document))
+        print_text(render_brief(document))
     elif arguments.events:
-        print(render_events(document))
+        print_text(render_events(document))
     else:
         levers = None if whole else find_levers(explanation.recent_steps, most_items=REPLAYED_ITEMS)
-        print(render(document, None if levers is None else make_levers(explanation, levers)))
+        print_text(render(document, None if levers is None else make_levers(explanation, levers)))
     if document.counts["steps"] or document.events or document.unfinished:
         return int(findings.has_any(arguments.fail_if, explanation, is_learned=not document.findings))
     text = "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
@@ -358,7 +359,9 @@ def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
     yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=has_gpu, when=" of the steps"))
     yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
     yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
+    yield from _block("Ray's object store", wording.describe_spilled(whole.spilled))
     yield from _block("Memory of the processes that grew most", wording.describe_memory(whole.memory))
+    yield from _block("Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep))
     late = whole.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late))
     count = counted(len(levers.steps), "step")

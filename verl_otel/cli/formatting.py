@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Union
@@ -32,6 +34,8 @@ MOST_FAILED: Final = 5
 
 WIDTH: Final = 120
 """Characters of a line of a text."""
+MIN_WIDTH: Final = 40
+"""Lines are not divided further for a terminal that is narrower."""
 BRIEF_LINES: Final = 40
 """Lines of ``explain --brief``."""
 VERDICT_LINES: Final = 3
@@ -47,18 +51,37 @@ _NO_BREAK: Final = "\u00a0"
 
 
 def wrap(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
-    """Return the lines of a text. A number and its unit are not divided.
+    """Return the lines of a text. A number and its unit are not divided, nor is a word, such as an address, which may be longer than a line.
 
     Args:
         text: The text.
-        width: Characters of a line.
+        width: Characters of a line, on a terminal that has as many, also if the lines are indented by two.
         first: What the first line begins with.
         rest: What the other lines begin with.
     """
     lines = textwrap.wrap(
-        _UNIT.sub(_NO_BREAK, text), width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        _UNIT.sub(_NO_BREAK, text),
+        min(width, _columns() - 2),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
     return [line.replace(_NO_BREAK, " ") for line in lines]
+
+
+def _columns() -> int:
+    """Return the columns of the terminal; where the output goes elsewhere, as many as any line has."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return max(MIN_WIDTH, shutil.get_terminal_size().columns) if is_terminal else sys.maxsize
+
+
+def print_text(text: str) -> None:
+    """Print a text for people. What a terminal has no room for is divided between words, and goes on indented."""
+    columns = _columns()
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        print("\n".join(wrap(line, columns, rest=f"{indent}  ")) if len(line) > columns else line)
 
 
 def age(value: float) -> str:

@@ -23,7 +23,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.documents.levers import Lever, Levers, make_levers
-from verl_otel.cli.formatting import print_json
+from verl_otel.cli.formatting import print_json, print_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     else:
-        print(render(found))
+        print_text(render(found))
         print(f"\nNext: {found.next[0]}")
     return 0 if found.levers else 1
 

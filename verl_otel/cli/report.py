@@ -26,7 +26,7 @@ from typing import Final
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.cli import options, page, run_selection, wording
 from verl_otel.cli.documents.report import Report, Step, Trajectory, make_report
-from verl_otel.cli.formatting import SENTENCE, align, end_of, number, orphans, print_json
+from verl_otel.cli.formatting import SENTENCE, align, end_of, number, orphans, print_json, print_text
 
 MOST_STEPS: Final = options.Steps(20)
 """Steps that are shown by default."""
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(document)
         else:
-            print(render(document, slowest=arguments.slowest, steps=arguments.steps))
+            print_text(render(document, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if explanation.steps or explanation.counts.trajectories or explanation.completeness.unfinished else 1
 
 

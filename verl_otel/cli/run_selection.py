@@ -21,6 +21,7 @@ from verl_otel.analysis.model import Explanation, Step
 from verl_otel.cli import options, run_folders
 from verl_otel.cli.run_folders import is_data_folder, list_runs
 from verl_otel.errors import VerlOtelError
+from verl_otel.semconv.run_state import NO_END
 
 QUIET_SECONDS = 1.0
 """Shorter work shows no progress."""
@@ -157,10 +158,12 @@ def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: froze
         others = counted(len(imported.others), "other run")
         print(f"verl-otel: the files have {others}, for example {imported.others[-1]}: give its id", file=sys.stderr)
     problems = (*imported.problems, *explanation.problems, NO_SCALARS)
-    return explanation._replace(folders=tuple(map(str, files)), problems=problems)
+    return explanation._replace(folders=tuple(map(str, files)), problems=problems, state=NO_END)
 
 
-NO_SCALARS: Final = "rewards and how the run learned: of such files only the traces are read, which have no scalars"
+NO_SCALARS: Final = (
+    "rewards, how the run learned and how it ended: of such files only the traces are read, which have no scalars"
+)
 """What is missing in a run from traces."""
 
 

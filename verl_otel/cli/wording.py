@@ -81,6 +81,8 @@ def doing(kind: str, name: str) -> str:
         return "unknown: no trajectory is linked to this step"
     if kind == "unknown" and name == NOT_KEPT:
         return "unknown: only the root span of the trajectory was kept"
+    if name and kind in ("step", "between"):
+        return f"own span {name}"
     work = WORK.get(kind)
     if work is None:
         return kind
@@ -99,7 +101,8 @@ def describe_verdict(verdict: Verdict) -> str:
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
     is_itself = verdict.cause == "phase" or verdict.cause_name == verdict.subject
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
-    subject = SUBJECTS.get("worker" if is_worker else verdict.kind)
+    is_in_no_phase = verdict.kind == "phase" and verdict.cause != "phase" and verdict.subject == "step"
+    subject = SUBJECTS.get("worker" if is_worker else "step" if is_in_no_phase else verdict.kind)
     sentence = (
         subject.sentence
         if subject is not None
@@ -364,12 +367,28 @@ def describe_syncs(syncs: Iterable[explain.WeightSync]) -> Iterator[str]:
         yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
 
 
+def describe_spilled(spilled: Iterable[explain.Spilled]) -> Iterator[str]:
+    """Yield what Ray's object stores wrote to disk, and read back."""
+    for one in spilled:
+        verb = "written to disk, because it was full" if one.direction == "write" else "read back"
+        rate = f", {show_bytes(one.bytes / one.seconds)} a second" if one.seconds else ""
+        yield f"{show_bytes(one.bytes):>10}  {verb}: {seconds(one.seconds)}{rate}"
+
+
 def describe_memory(processes: Iterable[explain.ProcessMemory]) -> Iterator[str]:
     """Yield the resident memory of processes: what each had first, and has now."""
     for one in processes:
         highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
         first = f"{show_bytes(one.first)} at its first record"
         yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {first}{highest}"
+
+
+def describe_kept(kept: Iterable[explain.KeptMemory]) -> Iterator[str]:
+    """Yield what engines keep on GPUs while they sleep."""
+    for one in kept:
+        of = f" of {show_bytes(one.limit)} ({percent(one.bytes / one.limit)})" if one.limit else ""
+        highest = f", at most {show_bytes(one.highest)}" if one.highest > one.bytes else ""
+        yield f"{show_bytes(one.bytes):>10}{of}  {show(one.instance)} on {show(one.device)}{highest}"
 
 
 def describe_ends(ends: explain.TrajectoryEnds) -> Iterator[str]:

@@ -101,6 +101,20 @@ def measure_trend(values: Sequence[float]) -> float:
     return 2 * balance / (len(ordered) * (len(ordered) - 1))
 
 
+def find_course(trend: float, count: int, limit: float) -> int:
+    """Return 1 for a trend that rises, -1 for one that falls, and 0 for one that noise alone may have.
+
+    Args:
+        trend: Kendall's tau.
+        count: Number of values.
+        limit: The tau of `WINDOW` values from which they rise. Fewer values reach more by chance, in proportion to the standard deviation of the
+            tau of random values, the root of ``2 (2n + 5) / 9n (n - 1)``. Source: M. G. Kendall, Biometrika 30 (1938).
+    """
+    spread, usual = ((2 * n + 5) / (n * (n - 1)) for n in (count, WINDOW))
+    scaled = limit * math.sqrt(spread / usual)
+    return (trend >= scaled) - (trend <= -scaled)
+
+
 def find_jump(values: Sequence[float]) -> int | None:
     """Return the place of the first value after a series jumped; None where it moved over many values, or did not move.
 

@@ -27,7 +27,7 @@ from verl_otel.health.conditions import (
     make_conditions,
 )
 from verl_otel.health.profiles import Profile
-from verl_otel.health.recent_past import MIN_VALUES, WINDOW, LearningProgress, measure_trend
+from verl_otel.health.recent_past import MIN_VALUES, WINDOW, LearningProgress, find_course, measure_trend
 from verl_otel.health.reward_move import RewardMove, find_components, find_move
 from verl_otel.semconv.scalar_keys import CORE_VALIDATION, PPO, REFERENCE_KL, REWARDS, ROLLOUT, TRAINING, Keys
 
@@ -93,6 +93,8 @@ class Signal(NamedTuple):
     high_step: int
     trend: float | None
     """Kendall's tau of the means of 20 parts of the run; None for too few values."""
+    course: int
+    """As of `Progress`."""
     not_finite: int
     """Steps in which it was NaN or infinite."""
 
@@ -118,7 +120,7 @@ class Progress(NamedTuple):
     values: int
     """Number of these."""
     course: int
-    """1: the trend reaches the threshold ``stagnation_trend``; -1: its negative; 0: neither."""
+    """As `find_course` returns it, with the threshold ``stagnation_trend``."""
 
 
 class Learning(NamedTuple):
@@ -158,12 +160,15 @@ def judge(steps: Sequence[tuple[int, Scalars]], profile: Profile) -> Learning:
         for finding in _observe(conditions, number, values):
             known = troubles.get(finding.kind) or Trouble(finding, number, 0)
             troubles[finding.kind] = known._replace(last_step=number, times=known.times + 1)
-    signals = {name: signal for name, keys in SIGNALS.items() if (signal := _follow(steps, name, keys)) is not None}
+    limit = limits["stagnation_trend"]
+    signals = {
+        name: signal for name, keys in SIGNALS.items() if (signal := _follow(steps, name, keys, limit)) is not None
+    }
     if "score_mean" in signals and signals["score_mean"][2:] == signals["reward_mean"][2:]:
         del signals["score_mean"]
     scores = dict.fromkeys(key for _, values in steps for key in values if key.startswith(CORE_VALIDATION))
     others = [*find_components(steps), *scores]
-    followed = [signal for key in others if (signal := _follow(steps, key, (key,))) is not None]
+    followed = [signal for key in others if (signal := _follow(steps, key, (key,), limit)) is not None]
     cut = next((signal.end for signal in signals.values() if signal.key == CUT), 0.0)
     return Learning(
         profile,
@@ -204,12 +209,12 @@ def _measure_progress(steps: Sequence[tuple[int, Scalars]], limits: Mapping[str,
     if since is None:
         return None
     trend = progress.find_trend()
-    limit = limits["stagnation_trend"]
-    course = 0 if trend is None else (trend >= limit) - (trend <= -limit)
-    return Progress(steps[-1][0] - since, since, trend, min(WINDOW, len(rewards)), course)
+    count = min(WINDOW, len(rewards))
+    course = 0 if trend is None else find_course(trend, count, limits["stagnation_trend"])
+    return Progress(steps[-1][0] - since, since, trend, count, course)
 
 
-def _follow(steps: Sequence[tuple[int, Scalars]], name: str, keys: Iterable[str]) -> Signal | None:
+def _follow(steps: Sequence[tuple[int, Scalars]], name: str, keys: Iterable[str], limit: float) -> Signal | None:
     """Return a signal over the run; None if the run does not have it, or only zeros."""
     known = {key: [(values[key], number) for number, values in steps if key in values] for key in keys}
     key = next((key for key, pairs in known.items() if any(math.isfinite(value) for value, _ in pairs)), None)
@@ -221,8 +226,10 @@ def _follow(steps: Sequence[tuple[int, Scalars]], name: str, keys: Iterable[str]
         return None
     size = find_window(len(values))
     (low, low_step), (high, high_step) = min(pairs, key=lambda pair: pair[0]), max(pairs, key=lambda pair: pair[0])
+    trend = _measure_trend(values)
+    course = 0 if trend is None else find_course(trend, min(WINDOW, len(values)), limit)
     return Signal(
-        name, key, fmean(values[:size]), fmean(values[-size:]), low, low_step, high, high_step, _measure_trend(values),
+        name, key, fmean(values[:size]), fmean(values[-size:]), low, low_step, high, high_step, trend, course,
         len(known[key]) - len(pairs),
     )  # fmt: skip
 

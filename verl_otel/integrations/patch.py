@@ -15,11 +15,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording.decorate import Steps, Wrapping, find_callsite, surround
+from verl_otel.recording.decorate import Wrapping, find_callsite, make_wrapper
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 
@@ -159,24 +159,55 @@ def in_span(begin: Begin, finish: Finish | None = None) -> Wrapping:
         if find_callsite(original) is not None:
             return original
         location = f"{original.__module__}:{original.__qualname__}"
-        return surround(location, functools.partial(record_span, location, begin, finish))(original)
+        return make_wrapper(original, functools.partial(SpanCall, location, begin, finish))
 
     return wrap
 
 
-def record_span(
-    location: str, begin: Begin, finish: Finish | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Steps:
-    """Open a span around a call; see `Around`."""
-    owner, *rest = args
-    span = begin(owner, tuple(rest), kwargs) if RECORDER.on else None
-    if span is None:
-        return
-    with span:
-        result = yield
-        if finish is not None:
-            with error_boundary.suppress_errors(location):
-                finish(span.merged_parent or span, tuple(rest), kwargs, result)
+class SpanCall:
+    """One call of a host's function in a span. A class: `recording.decorate.Call` with a generator costs more."""
+
+    __slots__ = ("_args", "_begin", "_finish", "_kwargs", "_location", "_span", "result")
+
+    def __init__(
+        self, location: str, begin: Begin, finish: Finish | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._location, self._begin, self._finish = location, begin, finish
+        self._args, self._kwargs = args, kwargs
+        self._span: Span | None = None
+        self.result: Any = None
+        """What the function returned."""
+
+    def __enter__(self) -> SpanCall:
+        if RECORDER.on:
+            try:
+                owner, self._args = self._args[0], self._args[1:]
+                span = self._begin(owner, self._args, self._kwargs)
+                if span is not None:
+                    span.__enter__()
+                    self._span = span
+            except Exception as error:
+                error_boundary.record_internal_error(self._location, error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        span = self._span
+        if span is None:
+            return
+        if error is None and self._finish is not None:
+            try:
+                self._finish(span.merged_parent or span, self._args, self._kwargs, self.result)
+            except BaseException as failure:
+                try:
+                    if not isinstance(failure, Exception):
+                        raise
+                    error_boundary.record_internal_error(self._location, failure)
+                except BaseException as foreign:
+                    span.close(foreign)
+                    raise
+        span.__exit__(kind, error, trace)
 
 
 def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:

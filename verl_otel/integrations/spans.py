@@ -18,7 +18,8 @@ def find_enclosing(verb: str) -> Span | None:
     """Return the nearest span of a verb around the current place, or None; it may have ended already."""
     span = current_span()
     while span is not None and span.site.spec.verb != verb:
-        span = local_span(span.outer)
+        outer = span.outer
+        span = outer if type(outer) is Span else local_span(outer)
     return span
 
 

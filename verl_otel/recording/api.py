@@ -96,7 +96,8 @@ def step(number: Any = None) -> Any:
 def phase(key: str) -> Span:
     """Record one phase of a step, such as ``gen`` or ``update_actor``.
 
-    Outside a step it is measured and makes no span.
+    Between two steps of a loop of one's own it is the reason why the next one starts late. Elsewhere outside a step it is measured and makes no
+    span.
 
     Args:
         key: verl's timer key, or one of your own: lower-case letters, digits, ``_``, ``.``, ``/``; 64 keys at most.

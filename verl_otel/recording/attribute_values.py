@@ -109,8 +109,6 @@ OTHER_NAME: Final = "_OTHER"
 """OpenTelemetry's value for a name outside a known set."""
 _OF_RAY: Final = "ray.exceptions"
 """Module of the exceptions that stand for one in another process, which is their ``cause``."""
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-"""Codes of errors without a class of their own: a disk, or the share of a user, is full."""
 
 _ERROR_NAME: Final = re.compile(r"[\w.<>]{1,256}")
 
@@ -317,7 +315,7 @@ def error_name(error: BaseException) -> str:
     """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module).
 
     Names that are too long or not identifiers become ``_OTHER``: code that a model wrote may define classes, and the name becomes a label.
-    What Ray raises for an exception in another process is named by that exception, and a full disk by its error code. Never raises.
+    What Ray raises for an exception in another process is named by that exception, and an error of the system without a class of its own, such as a full disk, by its code. Never raises.
     """
     try:
         if any(base.__module__ == _OF_RAY for base in type(error).__mro__):
@@ -326,8 +324,8 @@ def error_name(error: BaseException) -> str:
         kind = type(error)
         module, name = kind.__module__, kind.__qualname__
         full_name = name if module == "builtins" else f"{module}.{name}"
-        if type(error) is OSError and error.errno in _NO_SPACE:
-            full_name = f"{name}.{errno.errorcode[error.errno]}"
+        if type(error) is OSError and (code := errno.errorcode.get(error.errno or 0)):
+            full_name = f"{name}.{code}"
         return full_name if _ERROR_NAME.fullmatch(full_name) else OTHER_NAME
     except Exception as failure:
         error_boundary.may_propagate(failure)

@@ -61,26 +61,30 @@ def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     """Tokens, those of the input that were cached, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
     prompt_ids = arguments.get("prompt_ids")
     token_ids = _member(result, "token_ids")
-    usage = _member(result, "usage") if prompt_ids is None or token_ids is None else None
-    choices = _member(result, "choices")
-    answer = choices[0] if isinstance(choices, (list, tuple)) and choices else result
+    usage, answer = None, result
+    if token_ids is None:  # not an engine's own answer
+        choices = _member(result, "choices")
+        answer = choices[0] if isinstance(choices, (list, tuple)) and choices else result
+    if prompt_ids is None or token_ids is None:
+        usage = _member(result, "usage")
+    cached = None if usage is None else _member(_member(usage, "prompt_tokens_details"), "cached_tokens")
+    if cached is None:  # of vLLM's output, or as verl passes it on
+        fields = _member(result, "extra_fields")
+        cached = _member(fields, "num_cached_tokens") if fields else None
+    if cached is None:
+        cached = _member(result, "num_cached_tokens")
     reason = _member(answer, "stop_reason") or _member(answer, "finish_reason")
     return {
-        attr.GEN_AI_INPUT_TOKENS: _member(usage, "prompt_tokens") if prompt_ids is None else _size(prompt_ids),
-        attr.GEN_AI_OUTPUT_TOKENS: _member(usage, "completion_tokens") if token_ids is None else _size(token_ids),
-        attr.GEN_AI_CACHED_TOKENS: _cached_tokens(result),
+        attr.GEN_AI_INPUT_TOKENS: to_number(_member(usage, "prompt_tokens"))
+        if prompt_ids is None
+        else _size(prompt_ids),
+        attr.GEN_AI_OUTPUT_TOKENS: to_number(_member(usage, "completion_tokens"))
+        if token_ids is None
+        else _size(token_ids),
+        attr.GEN_AI_CACHED_TOKENS: to_number(cached),
         attr.GEN_AI_FINISH_REASONS: (to_name(reason),) if reason is not None else None,
         attr.PREEMPTIONS: to_number(_member(result, "num_preempted")),
     }
-
-
-def _cached_tokens(result: Any) -> float | None:
-    """Return the input tokens that were in the engine's cache: of OpenAI's usage, of vLLM's output, or as verl passes that on."""
-    details = _member(_member(result, "usage"), "prompt_tokens_details")
-    found = (_member(part, name) for part, name in (
-        (details, "cached_tokens"), (_member(result, "extra_fields"), "num_cached_tokens"), (result, "num_cached_tokens")
-    ))  # fmt: skip
-    return to_number(next((tokens for tokens in found if tokens is not None), None))
 
 
 def extract_trajectory(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from verl_otel.model import (
     SAMPLED,
     TRACE_FLAGS,
     Attributes,
+    AttributeValue,
     Batch,
     Exemplar,
     Labels,
@@ -26,11 +27,12 @@ from verl_otel.model import (
     SpanRecord,
 )
 from verl_otel.recording import convention_aliases, own_loop, sampled_timers, series, state
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.duration_stats import DURATIONS, DurationLog
 from verl_otel.recording.sampling import MARKS, POLICY
 from verl_otel.recording.series import bound_labels, bound_point
-from verl_otel.recording.span import Span, clock, create_child_ids, create_root_ids, release_ended_parents
+from verl_otel.recording.span import Span, clock, create_child_ids, create_root_ids
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import SERVER, SPANS, STATUS_UNSET
@@ -206,20 +208,27 @@ def _identify(chunk: list[Span]) -> None:
     for span in chunk:
         if span.ids is None:
             outer = span.outer
-            if not outer or span.site.spec.root:  # a root
+            if type(outer) is Span and not span.site.spec.root:
+                ids: Any = outer.ids
+                if type(ids) is SpanIds or (ids := _find_ids(outer)):
+                    if ids.flags & SAMPLED:
+                        waiting.append(span)
+                    else:
+                        span.ids = (ids, 0)  # nothing shows it, so it needs no id of its own
+            elif not outer or span.site.spec.root:
                 roots.append(span)
-            elif type(outer) is Span and (type(outer.ids) is SpanIds or _has_ids(outer)):
-                waiting.append(span)
     create_child_ids(waiting)
     if roots:
         create_root_ids(roots)
 
 
-def _has_ids(span: Span) -> bool:
-    """Return whether a span has ids; creates them if it has none."""
-    with error_boundary.suppress_errors("record"):
-        span.resolve()
-    return type(span.ids) is SpanIds
+def _find_ids(span: Span) -> SpanIds | None:
+    """Return the ids of a span, which are created if it has none; None if that fails."""
+    try:
+        return span.resolve()
+    except Exception as error:
+        error_boundary.record_internal_error("record", error)
+        return None
 
 
 def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanRecord]) -> None:
@@ -236,18 +245,19 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
                 last_parent = None
                 trace_id, span_id, parent_id, flags, state, offset = ids or span.resolve()
             start, stop, site, detail = span.start, span.stop, span.site, span._detail
-            start_ns, end_ns, spec = _whole(start * 1e9) + offset, _whole(stop * 1e9) + offset, site.spec
+            end_ns, spec = _whole(stop * 1e9) + offset, site.spec
             if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
-                _measure(span, end_ns, trace_id, span_id, sampled=flags & SAMPLED)
+                _measure(span, end_ns, trace_id, span_id, state, sampled=flags & SAMPLED)
             outer = span.outer
-            if type(outer) is Span and outer.stop:
-                release_ended_parents(span)
+            while type(outer) is Span and outer.stop:  # a chain of tasks would keep all ended ones alive
+                outer = outer.outer
+            span.outer = outer
             if notes is not None:
                 served_ns = end_ns if spec.kind == SERVER else 0
                 notes.add(site.name if detail is None else span.name, stop - start, parent_id, served_ns)
             if not flags & SAMPLED and spec.verb != "trajectory":
                 continue
-            own = span._attributes
+            start_ns, own = _whole(start * 1e9) + offset, span._attributes
             attributes: Attributes = {**site.attributes, **own} if own else site.attributes
             if detail is None:
                 fields: tuple[object, ...] = (
@@ -265,14 +275,14 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
             error_boundary.record_internal_error("record", error)
 
 
-def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, *, sampled: int) -> None:
+def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, state: str, *, sampled: int) -> None:
     """Record the metrics of a span, and offer an exemplar if it is sampled and the slowest of its bucket.
 
     A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket
     without a recent exemplar marks one for it.
     """
     seconds = span.stop - span.start
-    histogram = measure(span, seconds)
+    histogram = measure(span, seconds, state)
     if histogram is None or not sampled or not POLICY.exemplars or not histogram.wants(seconds, end_ns):
         return
     if MARKS.allows_exemplar(span, needed=histogram.lacks(seconds, end_ns)):
@@ -321,45 +331,65 @@ OPEN_AFTER: Final = 1.0
 """Age in seconds from which an open span is in the table; younger ones usually end before the next drain."""
 MAX_OPEN: Final = 500
 """Spans of the table, the oldest: enough to see what hangs."""
-PER_SECOND: Final = 62.5
-"""Spans that enter the table in a second, at most: of 500 and more open ones, those enter that have been open for
-8 s."""
+PER_SECOND: Final = 16.0
+"""Spans that enter the table in a second, at most, while few are open; of many those enter that are open for longer."""
+ENTER_AFTER: Final = 8.0
+"""Age in seconds at which a span enters the table, however many are open."""
 
-_State = tuple[object, ...]
-"""What a row shows of a span. Its start distinguishes a span from another one with the same `id`."""
+
+class _Entry(NamedTuple):
+    """A row of the table, and what of its span it shows."""
+
+    row: OpenSpan
+    last: CallSite | None
+    own: dict[str, AttributeValue] | None
+    rare: tuple[object, ...] | None
+
+    def shows(self, span: Span) -> bool:
+        """Return whether the span has not changed. Its start distinguishes it from another one with the same `id`."""
+        return (
+            self.row.start == span.start
+            and self.last is span.last
+            and self.own == span._attributes
+            and self.rare == _read_rare(span)
+        )
 
 
 class _Table:
-    """The rows that were made last, and what of their spans they show, by the `id` of the span."""
+    """The rows that were made last, by the `id` of the span."""
 
-    entries: dict[int, tuple[_State, OpenSpan]] = {}
+    entries: dict[int, _Entry] = {}
 
 
 def read_open() -> tuple[OpenSpan, ...]:
     """Return the oldest open spans; the row of an unchanged one is the same object. For one thread at a time."""
     now, known, opened = clock(), _Table.entries, RECORDER.opened
-    entry_age = OPEN_AFTER * max(1.0, min(len(opened), MAX_OPEN) / PER_SECOND)
-    entries: dict[int, tuple[_State, OpenSpan]] = {}
+    entry_age = min(ENTER_AFTER, OPEN_AFTER * max(1.0, len(opened) / PER_SECOND))
+    entries: dict[int, _Entry] = {}
     for span in opened:  # in order of opening, so the first young one ends the search
         entry, age = known.get(id(span)), now - span.start
         if len(entries) >= MAX_OPEN or age < OPEN_AFTER or (age < entry_age and entry is None):
             break
-        with error_boundary.suppress_errors("open span"):
-            current = _read_state(span)
-            entries[id(span)] = entry if entry is not None and entry[0] == current else (current, _make_row(span))
+        try:
+            entries[id(span)] = entry if entry is not None and entry.shows(span) else _make_entry(span)
+        except Exception as error:
+            error_boundary.record_internal_error("open span", error)
     _Table.entries = entries
-    return tuple([row for _, row in entries.values()])
+    return tuple([entry.row for entry in entries.values()])
 
 
-def _read_state(span: Span) -> _State:
-    own, detail = span._attributes, span._detail
-    rare = None if detail is None else (detail.name, detail.status, len(detail.links or ()), len(detail.events or ()))
-    return span.start, span.last, own and own.copy(), rare
+def _read_rare(span: Span) -> tuple[object, ...] | None:
+    detail = span._detail
+    return None if detail is None else (detail.name, detail.status, len(detail.links or ()), len(detail.events or ()))
 
 
-def _make_row(span: Span) -> OpenSpan:
-    last_child = span.last.name if span.last is not None else ""
-    return OpenSpan(record_open(span), span.start, last_child, span.site.spec.verb)
+def _make_entry(span: Span) -> _Entry:
+    own, last, rare = span._attributes, span.last, _read_rare(span)
+    shown = (
+        own and own.copy()
+    )  # before the row is made: another thread may write meanwhile, and what it writes is a change
+    last_child = last.name if last is not None else ""
+    return _Entry(OpenSpan(record_open(span), span.start, last_child, span.site.spec.verb), last, shown, rare)
 
 
 def clear_open() -> None:

@@ -514,6 +514,41 @@ class Call:
                 raise
 
 
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
+"""``before(args, kwargs)`` runs before a call."""
+After = Callable[[tuple[Any, ...], dict[str, Any], Any, "BaseException | None"], None]
+"""``after(args, kwargs, result, error)`` runs after it; ``error`` is what the call raised, or None."""
+
+
+class ShortCall:
+    """One call of a host's function between two of ours: for what is called often, as a generator costs more."""
+
+    __slots__ = ("_after", "_args", "_kwargs", "_location", "result")
+
+    def __init__(
+        self, location: str, before: Before | None, after: After, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._location, self._after, self._args, self._kwargs = location, after, args, kwargs
+        self.result: Any = None
+        """What the function returned."""
+        if before is not None:
+            try:
+                before(args, kwargs)
+            except Exception as error:
+                error_boundary.record_internal_error(location, error)
+
+    def __enter__(self) -> ShortCall:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._after(self._args, self._kwargs, self.result, error)
+        except Exception as failure:
+            error_boundary.record_internal_error(self._location, failure)
+
+
 def make_wrapper(function: Any, open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
     """Return what calls a function, sync or async, within ``open_call(args, kwargs)``: a `Call`, or what can stand for one.
 
@@ -545,6 +580,11 @@ def surround(location: str, around: Around) -> Wrapping:
         replace(module.Tracking, "log", surround("scalars", _record))
     """
     return functools.partial(make_wrapper, open_call=functools.partial(Call, location, around))
+
+
+def surround_shortly(location: str, after: After, before: Before | None = None) -> Wrapping:
+    """Return what wraps a function, sync or async, with two functions around each call."""
+    return functools.partial(make_wrapper, open_call=functools.partial(ShortCall, location, before, after))
 
 
 # -- The descriptors of a class body: each is replaced by one of the same kind whose function is wrapped --

@@ -81,8 +81,8 @@ class _LabelledInstrument:
         self._bounds = bounds
         self._owns_name: bool | None = None
         """Whether the name belongs to this kind; None until the first record."""
-        self._found: dict[tuple[tuple[str, Any], ...], series.Series] = {}
-        """Series by their labels as they were given: finding one again takes a fraction of making its labels."""
+        self._found: dict[tuple[Any, ...], series.Series] = {}
+        """Series by the names and then the values of their labels as they were given: making labels takes longer."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Created again after unpickling: there the name may belong to another kind.
@@ -99,20 +99,24 @@ class _LabelledInstrument:
         number = to_number(value) if RECORDER.on else None
         if number is None:
             return
-        key = tuple(labels.items())
-        try:
-            found = self._found.get(key)
-        except Exception as error:  # a value that has no hash
-            error_boundary.may_propagate(error)
-            found = None
+        found = self._find_again(labels)
         if found is None:
             found = self._find(labels)
             if found is None:
                 return
             # Text only: 1 and True are equal, and different labels.
             if len(self._found) < MAX_FOUND and all(type(text) is str for text in labels.values()):
+                key = (*labels, *labels.values())
                 self._found[key] = found
         found.record(number)
+
+    def _find_again(self, labels: dict[str, Any]) -> series.Series | None:
+        """Return the series of labels that were given before, or None."""
+        try:
+            return self._found.get((*labels, *labels.values()))
+        except Exception as error:  # a value that has no hash
+            error_boundary.may_propagate(error)
+            return None
 
 
 class Counter(_LabelledInstrument):
@@ -137,7 +141,13 @@ class Histogram(_LabelledInstrument):
 
     def record(self, value: float, **labels: str | int | bool) -> None:
         """Take one measurement. Labels must have few values: never a step, an id or free text."""
-        self._record(value, labels)
+        found = self._find_again(labels) if RECORDER.on and type(value) is float else None
+        if found is None:
+            self._record(value, labels)
+        elif len(found.buffer) < series.CHUNK:  # `record` of the series, without a call
+            found.buffer.append(value)
+        else:
+            found.spill(value)
 
 
 class Gauge(_LabelledInstrument):

@@ -195,7 +195,7 @@ def _begin(trace_id: int) -> Inside:
     return inside
 
 
-def note_turn(span: Span, _seconds: float) -> None:
+def note_turn(span: Span) -> None:
     """Count an ended turn that the loop marked."""
     inside = find_inside(span)
     if inside is not None:
@@ -620,6 +620,11 @@ def _add_points(time_ns: int, values: Mapping[str, float | None]) -> None:
 def has_step() -> bool:
     """Return whether this process has begun a step of an own loop."""
     return _Loop.began or any(span.site.spec.verb == "step" and not span.site.hook for span in RECORDER.opened)
+
+
+def is_between_steps() -> bool:
+    """Return whether this process has an own loop that is in no step. Phases of it are spans: a checkpoint delays the next step."""
+    return _Loop.began and not any(span.site.spec.verb == "step" for span in RECORDER.opened)
 
 
 def take_ended() -> list[EndedStep]:

@@ -161,7 +161,8 @@ class Span:
     token: Any
     """Token that restores the context; None while the span is not current."""
     ids: SpanIds | tuple[SpanIds, int] | None
-    """None until they are needed. A drain stores the parent's ids and the own span id: few ended spans are asked again."""
+    """None until they are needed. A drain stores the parent's ids and the own span id, 0 if the span is not kept: few
+    ended spans are asked again."""
     site: CallSite
     last: CallSite | None
     """Call site of the child that was opened last."""
@@ -172,6 +173,13 @@ class Span:
         self._attributes = self._detail = self.ids = self.outer = self.token = self.last = None
         if attributes:
             self.set_attributes(attributes)
+
+    @classmethod
+    def of_hook(cls, site: CallSite, attributes: dict[str, AttributeValue]) -> Span:
+        """Return a span with a few attributes of a hook: numbers and short texts, which are not converted again."""
+        span = cls(site)
+        span._attributes = attributes
+        return span
 
     @property
     def detail(self) -> SpanDetail:
@@ -197,19 +205,22 @@ class Span:
                 outer = without_leaked(outer)
                 parent = local_span(outer)
             if parent is not None:
-                if site.merges_with_parent and self._merge_into(parent):
+                if site.merges_with_parent and site.spec is parent.site.spec and self._merge_into(parent):
                     return parent
                 parent.last = site
-            elif site.needs_parent:
-                self.detail.unrecorded = True  # measured only: a phase outside a step is no span
+            elif site.needs_parent and (site.hook or not own_loop.is_between_steps()):
+                # measured only: verl's timers outside a step are no spans
+                self.detail.unrecorded = True
                 self.start = clock()
                 return self
             self.outer = outer
             if site.spec.root:
                 self._begin_root()
-            self.token = make_current(self)
             opened = RECORDER.open_spans
-            if len(RECORDER.ended) < RECORDER.capacity and len(opened) < OPEN_FACTOR * RECORDER.capacity:
+            is_full = len(opened) >= OPEN_FACTOR * RECORDER.capacity
+            # One of too many does not become current: the next one would hold it, also if it is never left.
+            self.token = None if is_full else make_current(self)
+            if len(RECORDER.ended) < RECORDER.capacity and not is_full:
                 opened[self] = None
             else:
                 self.drop()
@@ -394,11 +405,13 @@ class Span:
         self.token = LEAKED
 
     def _merge_into(self, parent: Span) -> bool:
-        """Merge with ``parent`` if a hook and a decorator opened the two for the same work; return whether they are merged."""
+        """Merge with ``parent``, of the same verb, if a hook and a decorator opened the two for the same work.
+
+        Returns:
+            Whether they are merged.
+        """
         site, parent_site = self.site, parent.site
-        same = site.spec is parent_site.spec and (
-            site.name == parent_site.name if site.spec.verb == "phase" else site.hook is not parent_site.hook
-        )
+        same = site.name == parent_site.name if site.spec.verb == "phase" else site.hook is not parent_site.hook
         if not same or parent.stop or parent.detail.merged_child is not None:
             return False
         parent.detail.merged_child = self
@@ -473,6 +486,11 @@ class Span:
         own = self._attributes
         return {**self.site.attributes, **own} if own else self.site.attributes
 
+    def find_attribute(self, key: str) -> AttributeValue | None:
+        """Return one attribute, or None. Costs less than all `attributes`."""
+        own = self._attributes
+        return own[key] if own and key in own else self.site.attributes.get(key)
+
     def end(self, end_time: int | None = None) -> None:  # noqa: ARG002 - OpenTelemetry's signature; the end is always now
         """End the span; it stays current until its ``with`` or function is left."""
         if self.start and not self.stop:
@@ -482,7 +500,13 @@ class Span:
 
     def resolve(self) -> SpanIds:
         """Return the ids. The first call creates them and, for a root, makes the sampling decision."""
-        if self.ids is None:
+        outer = self.outer
+        if self.ids is None and type(outer) is Span and type(outer.ids) is SpanIds and not self.site.spec.root:
+            new_ids = _child_ids(outer.ids, make_span_id())
+            with _ids_lock:
+                if self.ids is None:
+                    self.ids = new_ids
+        elif self.ids is None:
             # A loop, no recursion: spans may be nested deeper than the stack allows.
             waiting: list[Span] = []
             span: Span | None = self
@@ -497,8 +521,12 @@ class Span:
         ids = self.ids
         assert ids is not None  # noqa: S101 - set above
         if not isinstance(ids, SpanIds):  # another thread that does this at the same time gets the same ids
-            parent_ids, span_id = ids
-            ids = self.ids = _child_ids(parent_ids, span_id)
+            with _ids_lock:
+                known = self.ids
+                if isinstance(known, SpanIds):
+                    return known
+                parent_ids, span_id = ids
+                ids = self.ids = _child_ids(parent_ids, span_id or make_span_id())  # 0: it was not shown
         return ids
 
     def _parent(self) -> Span | None:
@@ -584,6 +612,15 @@ class Span:
         own[key] = value
         if type(value) is str or type(value) is tuple or len(own) > FEW:
             self.detail.is_large = True
+
+    def take_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
+        """Set a few attributes of a hook: numbers and short texts, which are not converted again. None: not known."""
+        own = self._attributes
+        if own is None:
+            own = self._attributes = {}
+        for key, value in attributes.items():
+            if value is not None:
+                own[key] = value
 
     def set_scores(self, scores: tuple[Any, ...]) -> None:
         """Keep all scores of a batch until they are measured."""
@@ -756,12 +793,18 @@ def _to_time(timestamp: object) -> int:
 
 def current_span() -> Span | None:
     """Return the current span if it is a verl-otel span."""
-    return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None
+    if not RECORDER.on:
+        return None
+    context = CONTEXT.get()
+    if type(context) is Span and context.token is not LEAKED:
+        return context
+    return local_span(without_leaked(context))
 
 
 def _child_ids(parent: SpanIds, span_id: int) -> SpanIds:
     """Return the ids of a child."""
-    return SpanIds(parent.trace_id, span_id, parent.span_id, parent.flags & TRACE_FLAGS, parent.state, parent.offset_ns)
+    trace_id, parent_id, _, flags, state, offset = parent
+    return _new(SpanIds, (trace_id, span_id, parent_id, flags & TRACE_FLAGS, state, offset))
 
 
 def _root_state(root: Span) -> str:
@@ -843,14 +886,6 @@ def without_leaked(context: Any) -> Any:
 
             return set_span_in_context(context_access().span_of(without_leaked(held.outer)), context)
     return context
-
-
-def release_ended_parents(span: Span) -> None:
-    """Release the ended spans around an ended span with ids: a chain of tasks would keep all of them alive."""
-    outer = span.outer
-    while isinstance(outer, Span) and outer.stop:
-        outer = outer.outer
-    span.outer = outer
 
 
 def _before_fork() -> None:

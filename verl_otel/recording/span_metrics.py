@@ -39,7 +39,7 @@ _cache: Final[dict[tuple[object, ...], Any]] = {}
 """Series by metric and labels. They are never removed from the registry, so this is never cleared."""
 
 
-def measure(span: Span, seconds: float) -> Histogram | None:
+def measure(span: Span, seconds: float, state: str | None = None) -> Histogram | None:
     """Record the duration of an ended span and the further metrics of its verb.
 
     Called by the drain, and by the span itself if no drain will see it: metrics are exact even if spans are dropped.
@@ -47,37 +47,41 @@ def measure(span: Span, seconds: float) -> Histogram | None:
     Args:
         span: The span, with all its attributes. Some verbs add attributes to it.
         seconds: Its duration.
+        state: The trace state of its trace, if it is known.
 
     Returns:
         The histogram of the duration, which also gets the exemplar; None if there is none.
     """
     try:
-        spec = span.site.spec
-        histogram = span.site.series
-        if spec.verb == "timed":  # a sampled timer has measured every call when it ended
+        site = span.site
+        spec, histogram = site.spec, site.series
+        verb = spec.verb
+        if verb == "timed":  # a sampled timer has measured every call when it ended
             return histogram
-        if histogram is None and spec.duration and not (spec.verb == "step" and own_loop.is_repeated(span)):
-            histogram = _find(span)
+        validate = find_validation(span, state)
+        if histogram is None and spec.duration and not (verb == "step" and own_loop.is_repeated(span)):
+            histogram = _find(span, validate)
         if histogram is not None:
             histogram.record(seconds)
-        count_more = _VERB_METRICS.get(spec.verb)
+        count_more = _VERB_METRICS.get(verb)
         if count_more is not None:
-            count_more(span, seconds)
+            count_more(span, seconds, validate)
         return histogram
     except Exception as failure:
         error_boundary.record_internal_error("measure", failure)
         return None
 
 
-def _find(span: Span) -> Histogram:
+def _find(span: Span, validate: str) -> Histogram:
     """Return the histogram of a span's verb with its labels. It is cached at the site for spans without labels of their own."""
-    site, own = span.site, span._attributes
+    site, own, detail = span.site, span._attributes, span._detail
     spec = site.spec
-    validate = find_validation(span) if spec.duration in _WITH_VALIDATION else ""
-    if span.error:
+    if spec.duration not in _WITH_VALIDATION:
+        validate = ""
+    if detail is not None and detail.error:
         labels = (*_select_labels(span.attributes, spec.labels), *_VALIDATION_LABELS[validate])
         if spec.duration in _WITH_ERROR:
-            labels += ((attr.ERROR_TYPE, span.error),)
+            labels += ((attr.ERROR_TYPE, detail.error),)
         return histogram(spec.duration, labels)
     if not own or own.keys().isdisjoint(spec.labels):
         series = site.default_series.get(validate)
@@ -97,17 +101,22 @@ _VALIDATION_LABELS: Final[Mapping[str, Labels]] = {
 _BY_STATE: Final = {"": "", TRACESTATE_TRAJECTORY: "false", TRACESTATE_VALIDATION: "true", TRACESTATE_STEP: ""}
 
 
-def find_validation(span: Span) -> str:
+def find_validation(span: Span, state: str | None = None) -> str:
     """Return whether a span belongs to a validation, as a label; empty if that is not known.
 
     The trace state of a trajectory says so in every process. Outside of a trajectory it is not known: verl scores whole batches of a
     training and of a validation by the same calls.
+
+    Args:
+        span: The span.
+        state: The trace state of its trace, if it is known.
     """
     own = span._attributes
     if own and attr.VALIDATE in own:
         return "true" if own[attr.VALIDATE] is True else "false"
-    ids: Any = span.ids
-    state: str = (ids[0] if type(ids) is tuple else ids or span.resolve()).state
+    if state is None:
+        ids: Any = span.ids
+        state = (ids[0] if type(ids) is tuple else ids or span.resolve()).state
     found = _BY_STATE.get(state)
     if found is None:  # with the state of others
         members = [member.strip() for member in state.split(",")]
@@ -157,7 +166,7 @@ def bin_of(score: float) -> str:
     return "+Inf"
 
 
-def _step(span: Span, _seconds: float) -> None:
+def _step(span: Span, _seconds: float, _validate: str) -> None:
     if attr.STEP_LINEAGE in span.attributes:
         own_loop.note_step(span)
     if _was_stopped(span):
@@ -171,24 +180,24 @@ def _was_stopped(span: Span) -> bool:
     return bool(span.error) or span.attributes.get(attr.OUTCOME) == "cancelled"
 
 
-def _phase(span: Span, _seconds: float) -> None:
+def _phase(span: Span, _seconds: float, _validate: str) -> None:
     own_loop.note_phase(span)
 
 
-def _checkpoint(span: Span, _seconds: float) -> None:
+def _checkpoint(span: Span, _seconds: float, _validate: str) -> None:
     if not _was_stopped(span):
         gauge(metric_names.CHECKPOINT_LAST_TIMESTAMP).set(span.end_ns / 1e9)
 
 
-def _logging(span: Span, seconds: float) -> None:
+def _logging(span: Span, seconds: float, _validate: str) -> None:
     counter(metric_names.LOGGING_TIME, _select_labels(span.attributes, (attr.TRACKER,))).record(seconds)
 
 
-def _data_loading(_span: Span, seconds: float) -> None:
+def _data_loading(_span: Span, seconds: float, _validate: str) -> None:
     counter(metric_names.DATA_LOADING_TIME).record(seconds)
 
 
-def _worker(span: Span, seconds: float) -> None:
+def _worker(span: Span, seconds: float, _validate: str) -> None:
     values = span.attributes
     if values.get(attr.WORKER_NESTED):
         return
@@ -197,13 +206,13 @@ def _worker(span: Span, seconds: float) -> None:
     counter(metric_names.WORKER_CALL_TIME, labels).record(seconds)
 
 
-def _trajectory(span: Span, seconds: float) -> None:
+def _trajectory(span: Span, seconds: float, validate: str) -> None:
     if not span.site.hook:
         own_loop.describe(span)
     values = span.attributes
     if attr.OUTCOME not in values:
         span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
-    labels = _VALIDATION_LABELS[find_validation(span)]
+    labels = _VALIDATION_LABELS[validate]
     end = _find_end(span, values)
     span.set_attribute(attr.TRAJECTORY_END, end)
     counter(metric_names.ROLLOUT_TRAJECTORIES, ((attr.TRAJECTORY_END, end), *labels)).record(1)
@@ -261,41 +270,46 @@ def _split_tokens(tokens: Mapping[str, float]) -> dict[str, float]:
     return kinds
 
 
-def _consume(span: Span, _seconds: float) -> None:
+def _consume(span: Span, _seconds: float, _validate: str) -> None:
     if not span.site.hook:
         own_loop.note_consumed(span)
 
 
-def _llm(span: Span, seconds: float) -> None:
-    values, own = span.attributes, span._attributes
-    cache = span.site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
-    validate = find_validation(span)
+def _llm(span: Span, seconds: float, validate: str) -> None:
+    site, own = span.site, span._attributes
+    cache = site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
     both: list[float | None] = []
     for metric, key in _TOKENS:
-        tokens = to_number(values.get(key))
+        tokens = to_number(span.find_attribute(key))
         both.append(tokens)
         if tokens is not None:
             series = cache.get((metric, validate))
             if series is None:
                 more = _VALIDATION_LABELS[validate]
-                series = cache[metric, validate] = _find_cached(counter, metric, values, _LLM_LABELS, *more)
+                series = cache[metric, validate] = _find_cached(counter, metric, span.attributes, _LLM_LABELS, *more)
             series.record(tokens)
-    preemptions = to_number(values.get(attr.PREEMPTIONS))
+    preemptions = to_number(span.find_attribute(attr.PREEMPTIONS))
     if preemptions:
         counter(metric_names.ROLLOUT_PREEMPTIONS).record(preemptions)
-    own_loop.note_llm(span, seconds, both[0], both[1], preemptions, values.get(attr.GEN_AI_FINISH_REASONS))
+    if not site.hook:
+        own_loop.note_llm(span, seconds, both[0], both[1], preemptions, span.find_attribute(attr.GEN_AI_FINISH_REASONS))
 
 
-def _tool(span: Span, seconds: float) -> None:
-    own_loop.note_tool(span, seconds)
-    values = span.attributes
-    setup = to_number(values.get(attr.TOOL_SETUP_SECONDS))
+def _turn(span: Span, _seconds: float, _validate: str) -> None:
+    if not span.site.hook:
+        own_loop.note_turn(span)
+
+
+def _tool(span: Span, seconds: float, validate: str) -> None:
+    if not span.site.hook:
+        own_loop.note_tool(span, seconds)
+    setup = to_number(span.find_attribute(attr.TOOL_SETUP_SECONDS))
     if setup is not None:
-        more = _VALIDATION_LABELS[find_validation(span)]
-        _find_cached(counter, metric_names.TOOL_SETUP_TIME, values, (attr.GEN_AI_TOOL,), *more).record(setup)
+        more = _VALIDATION_LABELS[validate]
+        _find_cached(counter, metric_names.TOOL_SETUP_TIME, span.attributes, (attr.GEN_AI_TOOL,), *more).record(setup)
 
 
-def _reward(span: Span, seconds: float) -> None:
+def _reward(span: Span, seconds: float, validate: str) -> None:
     values = span.attributes
     detail = span._detail
     scores = (
@@ -309,7 +323,7 @@ def _reward(span: Span, seconds: float) -> None:
         if (number := to_number(score)) is not None and number == number
     ]
     own_loop.note_reward(span, seconds, values, numbers)
-    more = _VALIDATION_LABELS[find_validation(span)]
+    more = _VALIDATION_LABELS[validate]
     for number in numbers:
         label = attr.REWARD_BIN, bin_of(number)
         metric = metric_names.REWARD_SAMPLES
@@ -321,7 +335,7 @@ _WITH_ERROR: Final = frozenset(row.name for row in METRICS.values() if attr.ERRO
 _WITH_VALIDATION: Final = frozenset(row.name for row in METRICS.values() if attr.VALIDATE in row.labels)
 """Metrics with the label ``verl.validate``."""
 
-_VERB_METRICS: Final[dict[str, Callable[[Span, float], None]]] = {
+_VERB_METRICS: Final[dict[str, Callable[[Span, float, str], None]]] = {
     "step": _step,
     "phase": _phase,
     "checkpoint": _checkpoint,
@@ -330,7 +344,7 @@ _VERB_METRICS: Final[dict[str, Callable[[Span, float], None]]] = {
     "worker": _worker,
     "consume": _consume,
     "trajectory": _trajectory,
-    "turn": own_loop.note_turn,
+    "turn": _turn,
     "tool": _tool,
     "llm": _llm,
     "reward": _reward,

@@ -34,6 +34,8 @@ ADVICE: Final = {
     "late rank": "compare the GPU, CPU load and data of this rank with the others; balance their tokens [trainer.balance_batch]",
     "slow worker": "compare the tokens of this step with others, and look at the process that is named",
     "transport": "look at the size of the batch, and at what the worker that is named did before",
+    "spilling": "give Ray's object store more memory (object_store_memory of ray.init, --object-store-memory of ray start), or a faster disk, and keep "
+    "fewer batches at a time",
     "weight sync": "look at the network, and at how much is sent at once [rollout.checkpoint_engine.update_weights_bucket_megabytes]",
     "checkpoint": "write to faster storage, or less often [trainer.save_freq]",
     "validation": "validate less often [trainer.test_freq] or on fewer samples [data.val_max_samples]",
@@ -70,6 +72,7 @@ WORK: Final = {
     "step": Work("the trainer, between its phases", "slow phase", ("grey", "solid", "trainer, in no phase"), "the trainer between phases"),
     "phase": Work("the trainer itself", "slow phase", ("blue", "solid", "trainer"), "the trainer's own code", is_named=True),
     "call": Work("transport to the workers and back", "transport", ("blue", "dots", "call of the workers"), is_named=True),
+    "spill": Work("transport, while Ray read spilled objects back from disk", "spilling", ("blue", "cross", "spilled objects")),
     "worker": Work("the workers", "slow worker", ("blue", "rising", "worker"), "the workers' methods", is_named=True),
     "weight_sync": Work("the weight sync", "weight sync", ("purple", "solid", "weight sync")),
     "checkpoint": Work("the checkpoint", "checkpoint", ("purple", "rising", "checkpoint")),
@@ -127,17 +130,19 @@ SUBJECTS: Final = {
     "tool": Subject("Tool {subject} delayed it: {more} longer than usual{at}."),
     "reward": Subject("The reward delayed it: {more} longer than usual{at}."),
     "phase": Subject("Phase {subject} delayed it: {more} longer than in other steps{within}{at}."),
+    "step": Subject("It was delayed by {cause}: {more} longer than in other steps{at}."),
     "rank": Subject("{Subject} delayed it: the others of its group waited {more} for it in {cause}{at}.", "late rank"),
     "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
     "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
     "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
     "process": Subject("{subject} was paused for {more}{during}: {cause_name}."),
 }
-"""By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait."""
+"""By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait. Those of ``step`` have the kind
+``phase``: the time was in no phase."""
 EVIDENCE: Final = {
     "spans": "the lengths of spans, compared with those of others",
     "stacks": "a callback that an event loop did not run in time, and the stack of the loop meanwhile",
-    "counters": "what the kernel and the interpreter count: run queue and CPU time, collections of garbage, the state of a process",
+    "counters": "what the kernel, the interpreter and Ray count: run queue and CPU time, collections of garbage, the state of a process, bytes from disk",
 }
 """What a verdict rests on."""
 VERDICTS: Final = tuple(kind for kind in SUBJECTS if kind != "worker")

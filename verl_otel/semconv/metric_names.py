@@ -262,6 +262,9 @@ GPU_MEMORY_USED: Final = _row("verl.gpu.memory.used", "updown", "By", (attr.DEVI
     "Memory of a GPU that tensors of this process occupy (the framework's allocator).")
 GPU_MEMORY_RESERVED: Final = _row("verl.gpu.memory.reserved", "updown", "By", (attr.DEVICE,), (1, 8, 64),
     "Memory of a GPU that the framework's allocator of this process holds.")
+ENGINE_MEMORY_ASLEEP: Final = _row("verl.engine.memory.asleep", "gauge", "By", (attr.HW_ID,), (1, 8, 64),
+    "Memory of a GPU that the processes of an engine still held when verl had just put it to sleep, with their CUDA contexts (NVML, of the server actor and its "
+    "descendants).")
 PROCESS_CPU_TIME: Final = _row("process.cpu.time", "counter", "s", (attr.CPU_MODE,), (38, 58, 226),
     "CPU time of this process, in user and system mode.")
 PROCESS_MEMORY_USAGE: Final = _row("process.memory.usage", "updown", "By", (), (19, 29, 113),
@@ -274,6 +277,10 @@ SYSTEM_NETWORK_IO: Final = _row("system.network.io", "counter", "By", (attr.INTE
     "Bytes over the host's network interfaces since they are read.")
 SYSTEM_DISK_IO: Final = _row("system.disk.io", "counter", "By", (attr.DISK, attr.DISK_DIRECTION), (4, 4, 32),
     "Bytes from and to the host's disks since they are read.")
+RAY_SPILL_IO: Final = _row("verl.ray.spill.io", "counter", "By", (attr.DISK_DIRECTION,), (2, 2, 16),
+    "Bytes that Ray's object store wrote to disk because it was full, and read back, as the raylet of the node logs it: writes at 2 GiB and at each doubling.")
+RAY_SPILL_TIME: Final = _row("verl.ray.spill.time", "counter", "s", (attr.DISK_DIRECTION,), (2, 2, 16),
+    "Seconds of that, from the throughput in the same lines.")
 HW_NETWORK_IO: Final = _row("hw.network.io", "counter", "By", (attr.HW_ID, attr.HW_TYPE, attr.HW_DIRECTION), (2, 16, 128),
     "Bytes over the InfiniBand or RoCE ports of the host since they are read.")
 HOST_MEMORY_LIMIT: Final = _row("verl.host.memory.limit", "gauge", "By", (), (1, 1, 8),

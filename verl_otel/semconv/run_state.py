@@ -38,3 +38,7 @@ ENDED: Final = "ended"
 """Of a run whose trainer recorded no end, and that was ended by its driver."""
 ENDS: Final = frozenset({ENDED, CRASHED, *WORDS.values()} - {RunState.RUNNING.word})
 """The words of a run that has ended."""
+DRAIN_SECONDS: Final = 1.0
+"""The usual seconds from one drain to the next."""
+DRAIN_INTERVAL: Final = "drain_interval"
+"""Key of ``run.json`` where it is longer: how soon a span that has ended is written."""

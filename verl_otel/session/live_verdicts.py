@@ -174,12 +174,12 @@ class LiveVerdicts:
         if not self._steps:
             return {}
         total = sum(self._held.values())
-        verdict = f"none of {counted(self._steps, 'step')} took longer than usual"
+        verdict = f"none of {counted(self._steps, 'step')} took longer than those before"
         if self._held:
             (kind, cause), seconds = max(self._held.items(), key=lambda item: item[1])
             what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"
             count = f"{self._held_steps} of {counted(self._steps, 'step')}"
-            verdict = f"{count} took longer than usual, by {total:.1f} s, most by {what}: {seconds:.1f} s"
+            verdict = f"{count} took longer than those before, by {total:.1f} s, most by {what}: {seconds:.1f} s"
         if advice:
             verdict += f"; {advice}"
         return {"goodput": round(self._goodput, 4), "held_seconds": round(total, 3), "verdict": verdict}

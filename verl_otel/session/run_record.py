@@ -14,6 +14,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.config import Config, find_endpoint, find_temporary_dir, find_unknown, with_run
 from verl_otel.recording import own_loop
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.run_state import DRAIN_INTERVAL, DRAIN_SECONDS
 from verl_otel.session import children, prometheus_targets, run_manifest, same_name
 from verl_otel.system import procfs
 
@@ -74,8 +75,13 @@ class RunRecord:
         watchdog.begin_run(self.config)
         if self.writes_files:
             attempt = run_manifest.begin_attempt(self.config.run_path, self.started, self._job)
-            names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
-            self.add_facts({name: value for name, value in names.items() if value})
+            is_slow = self.config.drain_interval > DRAIN_SECONDS
+            facts = {
+                attr.PROJECT: self.config.project,
+                attr.EXPERIMENT: self.config.experiment,
+                DRAIN_INTERVAL: self.config.drain_interval if is_slow else 0,
+            }
+            self.add_facts({name: value for name, value in facts.items() if value})
             self.config = with_run(self.config, self.config.run_id, attempt)
             children.publish(self.config)
         elif self.config.stalls and self.config.exporters:  # the watchdog has made the folder

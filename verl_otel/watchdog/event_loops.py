@@ -45,7 +45,7 @@ class BlockingWork:
     def __init__(self, callback: FrameType | None, line: str, span: Span | None, began: float) -> None:
         self._callback = callback
         self.line = line
-        """``File "...", line N in function``, the innermost one."""
+        """``File "...", line N in function``, the innermost one of the user's own code (`stack_dumps.find_own`)."""
         self.span = span
         self.span_name = span.name if span is not None else ""
         self.tool = str(span.attributes.get(attr.GEN_AI_TOOL, "")) if span is not None else ""
@@ -73,7 +73,7 @@ def describe(stack: Sequence[FrameType], ran: float, pinged: float) -> BlockingW
         return None
     span = _find_wrapped(stack) or _find_current(stack[-1])
     began = pinged if span is None or span.start < ran else span.start
-    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, began)
+    return BlockingWork(stack[-1], format_frame(stack_dumps.find_own(stack)).strip(), span, began)
 
 
 def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
@@ -227,6 +227,8 @@ class LoopWatcher:
         self._wake = threading.Lock()  # waiting for a lock takes a third of the CPU time of waiting for an event
         self._wake.acquire()
         self._stopped = self._sleeps = False
+        self._rests = True
+        """Whether the thread sleeps, or looks once in `IDLE_SECONDS`."""
         self._active_until = 0.0
         self._thread: threading.Thread | None = None
         self._next_search = 0.0
@@ -265,7 +267,14 @@ class LoopWatcher:
         return next((work.line for work in works if work is not None), "")
 
     def note_loop(self) -> None:
-        """Watch the event loop that this thread runs, if any, from now on: it may be blocked before the next search, or end. Never raises."""
+        """Watch the event loop that this thread runs, if any, from now on: it may be blocked before the next search, or end. Never raises.
+
+        A step or a trajectory begins: the thread looks often from now on, also without a loop. Only one that is awake before a pause finds it.
+        """
+        if self._rests:
+            self._rests = False
+            self._active_until = clock() + REST_SECONDS
+            self._wake_up()
         loop = asyncio._get_running_loop()
         if loop is None or id(loop) in self._states or len(self._states) >= MAX_LOOPS:
             return
@@ -298,8 +307,10 @@ class LoopWatcher:
             self._find_new()  # a loop may be blocked already: it began before the telemetry of its process
         expected = clock() + PING_SECONDS
         while True:
-            self._sleeps = True  # before the question, so that who has just made it active wakes this thread
+            # Before the question, so that who has just made it active wakes this thread.
+            self._sleeps = self._rests = True
             self._sleeps = self._may_sleep()
+            self._rests = not RECORDER.is_active
             is_woken = self._wake.acquire(timeout=-1 if self._sleeps else max(0.0, expected - clock()))
             if self._stopped:
                 break

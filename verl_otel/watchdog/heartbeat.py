@@ -43,6 +43,9 @@ ELECTION_SECONDS: Final = 2.0
 """Seconds between two attempts to acquire the lock of the monitor."""
 MAX_SUSPECTS_PER_NAME: Final = 8
 """Suspects of one span name that are reported: the oldest."""
+SEARCH_SECONDS: Final = 3.0
+"""Seconds between two searches for suspects, at most: a span may be old when it becomes one of the oldest. What the
+last search has seen is searched again when it can be one."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than in the last report for a new report to be written."""
 
@@ -69,6 +72,11 @@ class Heartbeat(Exporter):
         self._quiet_since: dict[int, int] = {}
         self._next_suspect_ns = _NEVER
         """Unix time at which the next open span becomes a suspect, if nothing happens until then."""
+        self._searched_ns = 0
+        """Unix time of the last search for suspects."""
+        self._progress: dict[int, int] = {}
+        """When something was seen to have ended below a span, by its id, in Unix nanoseconds: since that search, or
+        below a span that is not listed."""
         self._counted = self._count()
         """What the last heartbeat says."""
         self._written: ProcessReport | None = None
@@ -256,9 +264,15 @@ class Heartbeat(Exporter):
     def _write_report(self) -> None:
         """Replace the report if it has changed."""
         with error_boundary.suppress_errors("watchdog"):
-            peers = DURATIONS.by_name()
-            suspects = tuple(self._find_suspects(peers))
-            written = self._written
+            now, peers, written = time.time_ns(), DURATIONS.by_name(), self._written
+            self._progress.update(dict.fromkeys(DURATIONS.take_active(), now))
+            suspects: tuple[SuspectSpan, ...] = ()
+            if (
+                (written is not None and written.suspects)
+                or now >= self._next_suspect_ns
+                or now - self._searched_ns >= SEARCH_SECONDS * 1e9
+            ):
+                suspects = tuple(self._find_suspects(peers))
             if (
                 written is None
                 or self._stacks_written
@@ -299,9 +313,9 @@ class Heartbeat(Exporter):
 
     def _find_suspects(self, peers: dict[str, duration_stats.DurationStats]) -> Iterable[SuspectSpan]:
         """Yield the open spans that are old, have no recent activity, and have no open children in this process."""
-        now = time.time_ns()
+        now = self._searched_ns = time.time_ns()
         parents = {open_span.span.span_id: open_span.span.parent_id for open_span in self._open}
-        self._track_progress(now, parents)
+        self._track_progress(parents)
         with_children = set(parents.values())
         counts: dict[str, int] = {}
         self._next_suspect_ns = _NEVER
@@ -326,18 +340,21 @@ class Heartbeat(Exporter):
                     quiet_ns,
                 )
 
-    def _track_progress(self, now: int, parents: dict[int, int]) -> None:
+    def _track_progress(self, parents: dict[int, int]) -> None:
         """Update the time at which a descendant of each open span has ended last.
 
         Args:
-            now: Unix time in nanoseconds.
             parents: The parent's id of each open span, by its own.
         """
+        progress = self._progress
+        oldest = self._searched_ns - round(overdue.QUIET * 1e9)
+        # What is not in the table yet may enter it, and must not look as if nothing had ended below it.
+        self._progress = {span: ended for span, ended in progress.items() if span not in parents and ended > oldest}
         quiet_since = {span: self._quiet_since[span] for span in parents if span in self._quiet_since}
-        for ended_parent in DURATIONS.take_active():
+        for ended_parent, ended in progress.items():
             current = ended_parent
-            while current in parents and quiet_since.get(current) != now:
-                quiet_since[current] = now
+            while current in parents and quiet_since.get(current, 0) < ended:
+                quiet_since[current] = ended
                 current = parents[current]
         self._quiet_since = quiet_since
 

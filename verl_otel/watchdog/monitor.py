@@ -25,6 +25,8 @@ from verl_otel.watchdog.overdue import (
     DIED,
     FROZEN,
     QUIET,
+    STOPPED,
+    HungWork,
     Snapshot,
     could_be_overdue,
     heartbeat_timeout,
@@ -227,6 +229,7 @@ class Monitor(threading.Thread):
         self._stack_requests = StackRequests(folder, self._processes)
         self._reporter = Reporter(config, node)
         self._peers: dict[str, DurationStats] = {}
+        self._hung = HungWork()
         self._incidents: dict[tuple[str, str, str], Incident] = {}
         self._reported_before: dict[tuple[str, str, str], None] = {}
         self._signature: object = None
@@ -248,6 +251,7 @@ class Monitor(threading.Thread):
                 if not last or now - last > LATE_SECONDS:
                     self._processes.reset_timeouts() if last else None
                     self._reported_before = dict.fromkeys(self._reporter.read_reported())
+                    self._hung.restore(self._reporter.read_hung())
                 self._check()
             last = time.monotonic()
             self.cpu_seconds = time.thread_time()
@@ -264,12 +268,14 @@ class Monitor(threading.Thread):
 
     def _check(self) -> None:
         self._processes.refresh()
+        for report, rows in self._processes.dead_children:
+            self._reporter.report_child(report, rows)
+        self._processes.dead_children.clear()
         statuses = self._processes.statuses
         if self._processes.changed:
             self._processes.changed = False
-            self._peers = merge_all(
-                [self._processes.departed_peers, *(status.report.peers for status in statuses.values())]
-            )
+            peers = [self._processes.departed_peers, *(status.report.peers for status in statuses.values())]
+            self._peers = self._hung.leave_out(merge_all(peers))
         run_end = process_reports.read_run_end(self._folder)
         if run_end is not None:
             self._handle_run_end(run_end)
@@ -398,9 +404,10 @@ class Monitor(threading.Thread):
             if status.state == ALIVE or process_name in busy:
                 continue
             if status.state != DIED:
-                is_incident: object = status.open_count and status.silent_seconds > heartbeat_timeout(
-                    _longest(status), self._default_timeout
-                )
+                limit = 0.0 if status.state == STOPPED else heartbeat_timeout(_longest(status), self._default_timeout)
+                # What waits for a process without telemetry is not known: all does, if nothing has ended lately.
+                is_awaited = status.open_count or (status.report.is_helper and not snapshot.moving)
+                is_incident: object = is_awaited and status.silent_seconds > limit
             else:
                 is_incident = status.open_count or self._reporter.explain(status) is not None
             if is_incident:
@@ -490,6 +497,9 @@ class Monitor(threading.Thread):
             key: reported_at for key, reported_at in self._last_reported.items() if now - reported_at < REPEAT_SECONDS
         }
         self._last_reported[finding.key] = now
+        for row in (finding.row, *finding.waiting):
+            if row is not None:
+                self._hung.add(row.name, max(snapshot.age(row), snapshot.longest(row) or 0.0))
         self._reporter.report(snapshot, finding, status, self._stack_requests.find_stacks(incident))
         self._stack_requests.clear(incident)
 

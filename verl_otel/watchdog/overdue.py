@@ -65,8 +65,10 @@ HEARTBEAT_SLACK: Final = 5.0
 """Seconds that are added to the longest peer in a frozen process, which cannot make progress."""
 FEW_HEARTBEAT_TIMEOUT: Final = 2.0
 """The factor for a frozen process with few peers."""
-STOPPED_ALONE: Final = 60.0
-"""Seconds that a process with work without peers may be stopped, by a signal or a debugger, before it is reported."""
+MAX_HUNG: Final = 8
+"""Durations of one name that may be left out as those of work that hung: what more work takes is usual."""
+MAX_REPORTS: Final = 2
+"""Reports of one name after which its durations count whatever they are: it was slow, and did not hang."""
 
 
 def span_timeout(peers: DurationStats | None, default_timeout: float) -> float:
@@ -95,12 +97,12 @@ def _factor(peers: DurationStats) -> float:
 
 
 def shortest_timeout(peers: DurationStats | None) -> float:
-    """Return the age in seconds below which work is not overdue, whatever the peers in other processes of the node are."""
-    return QUIET if peers is None or not peers.ended else FACTOR * peers.longest + SLACK
+    """Return the age in seconds below which work is not overdue, whatever the peers in other processes are, and whichever of these hung."""
+    return QUIET if peers is None or peers.ended < FEW else FACTOR * peers.top[-1] + SLACK
 
 
 def heartbeat_timeout(peers: DurationStats | None, default_timeout: float) -> float:
-    """Return the age in seconds at which work of a stopped or frozen process is overdue; arguments as of `span_timeout`."""
+    """Return the age in seconds at which work of a frozen process is overdue; arguments as of `span_timeout`."""
     if peers is None or not peers.ended:
         return default_timeout
     return (FEW_HEARTBEAT_TIMEOUT if peers.ended < FEW else 1.0) * peers.longest + HEARTBEAT_SLACK
@@ -114,6 +116,41 @@ def merge_all(tables: Iterable[dict[str, DurationStats]]) -> dict[str, DurationS
             existing = merged.get(name)
             merged[name] = peers if existing is None else merge(existing, peers)
     return merged
+
+
+class HungWork:
+    """Work that was reported as hung. How long it took in the end is no measure of what is usual."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, list[float]] = {}
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add a span that hangs, or waits for one that does.
+
+        Args:
+            name: Its name.
+            seconds: The longest that is usual: its age, or the duration of a longer peer.
+        """
+        self._reported.setdefault(name, []).append(seconds)
+
+    def restore(self, seconds: Mapping[str, float]) -> None:
+        """Add spans that a former monitor has reported, by name, unless some of that name are known."""
+        for name, usual in seconds.items():
+            self._reported.setdefault(name, [usual])
+
+    def leave_out(self, peers: dict[str, DurationStats]) -> dict[str, DurationStats]:
+        """Return durations by span name without those of such work."""
+        usual = dict(peers)
+        for name, reported in self._reported.items():
+            if name in peers and len(reported) <= MAX_REPORTS:
+                ended, top = peers[name]
+                kept = tuple(seconds for seconds in top if seconds <= reported[0])
+                hung = len(top) - len(kept)
+                if not kept:
+                    del usual[name]
+                elif hung <= MAX_HUNG:
+                    usual[name] = DurationStats(ended - hung, kept)
+        return usual
 
 
 # -- open spans, and the node --
@@ -200,14 +237,13 @@ class Snapshot:
         return (self.now_ns - row.start_ns) / 1e9
 
     def is_overdue(self, row: OpenSpanRow) -> bool:
-        """Return whether a span without open children is far beyond its peers, and its process makes no progress."""
+        """Return whether a span without open children is far beyond its peers and its process makes no progress, or does not run."""
         state = self.state(row.process_name)
-        if state == DIED:
+        if state in (DIED, STOPPED):
             return True
-        if state != ALIVE:
-            default_timeout = min(self.default_timeout, STOPPED_ALONE) if state == STOPPED else self.default_timeout
-            overdue = self.age(row) > heartbeat_timeout(self._peers_of(row), default_timeout)
-            return overdue and (state != FROZEN or not self._is_in_progress(row))
+        if state == FROZEN:
+            overdue = self.age(row) > heartbeat_timeout(self._peers_of(row), self.default_timeout)
+            return overdue and not self._is_in_progress(row)
         if row.span_id not in self.suspects or self.age(row) <= self.limit(row):
             return False
         return not self._is_in_progress(row)

@@ -30,6 +30,9 @@ executor of an event loop was free."""
 QUEUED_SHARE: Final = 0.5
 """Share of the time for which a thread has to wait in the run queue."""
 MAX_THREADS: Final = 8
+STARVED_SHARE: Final = 0.9
+"""Share of the time by which this thread woke up late for which it was in the run queue, from which on a collection is not the reason. During a
+collection it looks for the interpreter lock every 5 ms, and waits for a CPU each time: beside other programs up to 0.84 of the time."""
 IDLE_SHARE: Final = 0.25
 """Share of a CPU below which the process did not compute: one that computes may have to share a CPU with others."""
 _SITE: Final = CallSite("paused", hook=True)
@@ -41,6 +44,8 @@ class Pause(NamedTuple):
     begin: float
     end: float
     reason: str
+    queued: float = 0.0
+    """Seconds of it in the run queue: a thread that shares a CPU with others runs in between."""
 
     def __bool__(self) -> bool:
         return self.end > self.begin
@@ -62,7 +67,12 @@ def record(pause: Pause, instance: str = "") -> None:
         instance: Another process, without telemetry, which was paused; empty: this one.
     """
     if pause.seconds >= PAUSED_SECONDS and (RECORDER.on if instance else RECORDER.is_active):
-        span = Span(_SITE, {attr.REASON: pause.reason, **({attr.STALL_INSTANCE: instance} if instance else {})})
+        values: dict[str, str | float] = {attr.REASON: pause.reason}
+        if instance:
+            values[attr.STALL_INSTANCE] = instance
+        if pause.reason == CPU:
+            values[attr.QUEUED_SECONDS] = min(pause.queued, pause.seconds)
+        span = Span(_SITE, values)
         span.start, span.stop = pause.begin, pause.end
         keep_span(span)
 
@@ -146,7 +156,8 @@ class PauseDetector:
         if goes_on and (
             self._pause.reason == part.reason or (self._pause.reason, part.reason) == (INTERPRETER, COLLECTION)
         ):
-            self._pause = self._pause._replace(end=part.end, reason=part.reason)
+            queued = self._pause.queued + part.queued
+            self._pause = self._pause._replace(end=part.end, reason=part.reason, queued=queued)
         else:
             self._end_pause()
             self._pause = part
@@ -159,14 +170,17 @@ class PauseDetector:
         waited = self._own.take() if self._own is not None else 0.0
         waited_most = max([known.take() for known in self._others.values()], default=0.0)
         if late < PAUSED_SECONDS:
-            return Pause(since, now, CPU) if waited_most >= QUEUED_SHARE * (now - since) else _NONE
-        if waited >= late / 2:
+            return Pause(since, now, CPU, waited_most) if waited_most >= QUEUED_SHARE * (now - since) else _NONE
+        computed = used >= IDLE_SHARE * (now - since)
+        if collected and computed and waited < STARVED_SHARE * late:
+            reason = COLLECTION
+        elif waited >= late / 2:
             reason = CPU
-        elif used >= IDLE_SHARE * (now - since):
-            reason = COLLECTION if collected else INTERPRETER
+        elif computed:
+            reason = INTERPRETER
         else:  # the thread that held the interpreter lock did not compute
             reason = CPU if waited_most >= late / 2 else PROCESS
-        return Pause(now - late, now, reason)
+        return Pause(now - late, now, reason, max(waited, waited_most))
 
     def _end_pause(self) -> None:
         pause, self._pause = self._pause, _NONE

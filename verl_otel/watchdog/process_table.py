@@ -32,8 +32,9 @@ from verl_otel.watchdog.process_pauses import Pause
 from verl_otel.watchdog.process_reports import ProcessReport
 from verl_otel.watchdog.stillness import Stillness
 
-STOPPED_SECONDS: Final = 3.0
-"""Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`."""
+STOPPED_SECONDS: Final = 8.0
+"""Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`, which is reported if it has work,
+however long that takes otherwise. Shorter ones are causes of a slow step."""
 MISSED_HEARTBEATS: Final = 3
 """Heartbeats that a process may miss before it is late: a drain may take long."""
 MEMORY_SECONDS: Final = 5.0
@@ -150,6 +151,8 @@ class ProcessTable:
         """Peers of removed processes, which stay valid for the others."""
         self.changed = True
         """Whether a report has changed since this was set to False."""
+        self.dead_children: list[tuple[ProcessReport, list[OpenSpanRow]]] = []
+        """The forked children that died at work since this was emptied, with what they had open."""
 
     def refresh(self) -> None:
         """Read changed reports, and update the states."""
@@ -174,8 +177,7 @@ class ProcessTable:
         for status in list(self.statuses.values()):
             self._check(status)
             if status.state == DIED and status.report.is_child:
-                self.remove(status.report.process_name)  # its parent may have killed it
-                (self._run_path / status.report.open_name).unlink(missing_ok=True)
+                self._remove_child(status.report)
         # The raylet always has a little to do.
         pids = [status.report.process.pid for status in self.statuses.values() if status.report.role != RAYLET]
         self._stillness.sample(pids, time.monotonic())
@@ -219,6 +221,14 @@ class ProcessTable:
         if status is not None:
             self.departed_peers = merge_all([self.departed_peers, status.report.peers])
             self.changed = True
+
+    def _remove_child(self, report: ProcessReport) -> None:
+        """Remove a dead forked child and its open spans: its parent may have killed it. What it had open is noted."""
+        path = self._run_path / report.open_name
+        if rows := read_rows(path, report.process_name):
+            self.dead_children.append((report, rows))
+        self.remove(report.process_name)
+        path.unlink(missing_ok=True)
 
     def reset_timeouts(self) -> None:
         """Set the last heartbeat of every process to now: this monitor itself was not running."""

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from verl_otel._internal import error_boundary, log_lines, masking, safe_files
 from verl_otel._internal.printable import show
 from verl_otel.config import Config
-from verl_otel.model import REMOTE, LinkRecord
+from verl_otel.model import REMOTE, LinkRecord, name_trajectory
 from verl_otel.recording import series
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
@@ -40,15 +40,17 @@ from verl_otel.watchdog import cluster_backend, event_file
 from verl_otel.watchdog.cluster_backend import ClusterNote, DeathInfo
 from verl_otel.watchdog.diagnosis import MISSING, OVERDUE, Finding
 from verl_otel.watchdog.overdue import DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
+from verl_otel.watchdog.process_reports import ProcessReport
 from verl_otel.watchdog.process_table import ProcessStatus
 
 # -- findings as text and as data --
 
+MAX_CHILDREN: Final = 3
+"""Forked children that died at work which get an event: a sandbox may kill one for each answer, and commands show few events."""
 MAX_TRAJECTORIES: Final = 50
 LOG_LINES: Final = 20
 LOG_BYTES: Final = 16384
 MAX_LOG_LINE: Final = 300
-_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _CAUSES: Final = (
     (
         re.compile(r"Watchdog caught collective operation timeout|NCCL.{0,40}time(?:d )?-?out", re.IGNORECASE),
@@ -124,9 +126,16 @@ def list_trajectories(snapshot: Snapshot, process_name: str) -> list[OpenSpanRow
 
 
 def trajectory_label(row: OpenSpanRow) -> str:
-    """Return ``<uid>/<index>`` with a uid short enough to read."""
-    uid = str(row.attributes.get(attr.SAMPLE_UID, "?"))
-    return f"{uid[:8] if _UUID.fullmatch(uid) else uid[-24:]}/{row.attributes.get(attr.ROLLOUT_INDEX, '?')}"
+    """Return the name of a trajectory, as `name_trajectory` returns it."""
+    uid = str(row.attributes.get(attr.SAMPLE_UID, ""))
+    return name_trajectory(uid, row.attributes.get(attr.ROLLOUT_INDEX, "?"), row.trace_id)
+
+
+def _describe_held(trajectories: Sequence[OpenSpanRow]) -> str:
+    """Return the open trajectories of a dead process in words; empty if it had none."""
+    names = ", ".join(map(trajectory_label, trajectories[:5])) + (", …" if len(trajectories) > 5 else "")  # noqa: PLR2004 - a line's worth
+    count = "one trajectory" if len(trajectories) == 1 else f"{len(trajectories)} trajectories"
+    return f" holding {count} ({names})" if trajectories else ""
 
 
 def format_incident(snapshot: Snapshot, finding: Finding, status: ProcessStatus | None, cause: str) -> str:
@@ -135,10 +144,7 @@ def format_incident(snapshot: Snapshot, finding: Finding, status: ProcessStatus 
     name = f"{culprit['instance']} (pid {culprit['pid']}, {culprit.get('host', '?')})"
     row = finding.row
     if finding.reason == DIED:
-        trajectories = list_trajectories(snapshot, finding.process_name)
-        names = ", ".join(map(trajectory_label, trajectories[:5])) + (", …" if len(trajectories) > 5 else "")  # noqa: PLR2004 - as above
-        count = "one trajectory" if len(trajectories) == 1 else f"{len(trajectories)} trajectories"
-        held = f" holding {count} ({names})" if trajectories else f" in {row.name}" if row is not None else ""
+        held = _describe_held(list_trajectories(snapshot, finding.process_name)) or (f" in {row.name}" if row else "")
         if not held and status is not None and status.open_count:
             held = f" holding {status.open_count} spans that were younger than a second"
         return f"CRASH {name} died{held}{': ' + cause if cause else ''}"
@@ -363,10 +369,15 @@ class Reporter:
         """Monotonic time of the last finding of each group, see `name_group`."""
         self._silent: set[tuple[str, str, str]] = set()
         """Keys of active incidents that another rank has reported before."""
+        self._dead_children = 0
 
     def read_reported(self) -> list[tuple[str, str, str]]:
         """Return the keys of the unresolved incidents that were reported, also by a former monitor."""
         return event_file.read_reported(self._run_path, self._node)
+
+    def read_hung(self) -> dict[str, float]:
+        """Return what was reported as hung, also by a former monitor: names of spans, and the longest in seconds that was usual."""
+        return event_file.read_hung(self._run_path, self._node)
 
     # -- causes of death --------------------------------------------------------------------------------------------
 
@@ -475,6 +486,19 @@ class Reporter:
         self._notifier.send(finding.kind, text, culprit)
         with error_boundary.suppress_errors("stall span"):
             _record_span(finding, culprit, text)
+
+    def report_child(self, report: ProcessReport, rows: Sequence[OpenSpanRow]) -> None:
+        """Record that a forked child died at work. No line of the log: its parent may have killed it, as sandboxes do at a time-out."""
+        self._dead_children += 1
+        if self._dead_children > MAX_CHILDREN:
+            return
+        innermost = max(rows, key=lambda row: row.start_ns)
+        age = (time.time_ns() - innermost.start_ns) / 1e9
+        name = f"{report.instance} (pid {report.process.pid}, {report.host or '?'})"
+        held = _describe_held([row for row in rows if row.name == TRAJECTORY])
+        text = f"{name} died{held}{',' * bool(held)} in {innermost.name}, open for {age:.3g} s; its parent may have killed it"
+        culprit = {"instance": report.instance, "pid": report.process.pid, "host": report.host, "span": innermost.name}
+        self._append_event("child", text, {"place": self._node, "culprit": {**culprit, "age": round(age, 1)}})
 
     def _is_reported(self, group: str) -> bool:
         """Return whether another rank has reported the same a moment ago, and note that it was found now."""

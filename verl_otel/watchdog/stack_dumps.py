@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
@@ -35,6 +35,9 @@ MAX_GROUPS: Final = 40
 """Largest number of different task stacks that are written."""
 MAX_SEARCHED: Final = 64
 """Tasks whose event loop is read."""
+_STANDARD: Final = (f"{Path(os.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")
+"""Beginnings of the file names of the standard library, of this package, and of generated code."""
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class StackFile:
@@ -144,6 +147,18 @@ def find_callback(top: FrameType, base: FrameType | None) -> list[FrameType]:
         frames.append(current)
         current = current.f_back
     return []
+
+
+def find_own(stack: Sequence[FrameType]) -> FrameType:
+    """Return the innermost frame of code that is neither of the standard library nor installed; the innermost of all if there is none.
+
+    A user who calls ``subprocess.run`` in a coroutine knows the line of the call, not the one at which `subprocess` waits.
+    """
+    return next((frame for frame in stack if _is_own(frame.f_code.co_filename)), stack[0])
+
+
+def _is_own(path: str) -> bool:
+    return not path.startswith(_STANDARD) and not any(folder in path for folder in _INSTALLED)
 
 
 def find_running_loops() -> dict[Any, int]:

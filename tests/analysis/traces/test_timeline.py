@@ -180,16 +180,6 @@ def test_a_trajectory_says_tokens_turns_and_how_it_ended(build, story):
     assert built.instance == "agent_loop-0"
 
 
-def test_what_was_evicted_was_not_trained_on(build, story):
-    """A link of another type than ``consumed`` does not make a trajectory one of the step's."""
-    trainer, agent = story.process(), story.process("agent_loop")
-    member = stories.trajectory(agent, 0, 3)
-    root = stories.step(trainer, 1, 0, 10, consumed=[member])
-    stories.evict(trainer, root, 9, [stories.trajectory(agent, 0, 5)])
-    ((step,), _) = build(story)
-    assert (step.trajectories, step.members) == ((member.trace_id,), 1)
-
-
 @pytest.mark.full
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_quantiles_are_of_the_numbers(values):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, assemble, walk
+from verl_otel.analysis.traces.tree import IncompleteTraces, assemble, walk
 from verl_otel.model import SpanRecord
 
 
@@ -93,8 +93,8 @@ def test_a_trace_waits_for_its_root_and_for_latecomers():
     waiting.add(span(2, 1, trace=7, end=5), 3, 5)
     waiting.add(span(1, trace=7, end=10), 4, 10)
     waiting.add(span(2, 1, trace=8), 3, 0)
-    assert list(waiting.take_whole(LATE_NS + 9)) == []
-    ((trace_id, written),) = waiting.take_whole(LATE_NS + 10)
+    assert list(waiting.take_whole(9)) == []
+    ((trace_id, written),) = waiting.take_whole(10)
     assert (trace_id, [(each.span_id, process) for each, process in written]) == (7, [(2, 3), (1, 4)])
     assert [trace_id for trace_id, _ in waiting.take_rest()] == [8]
     assert list(waiting.take_rest()) == []
@@ -105,7 +105,7 @@ def test_whole_traces_are_taken_in_the_order_of_their_ends():
     waiting = IncompleteTraces()
     for trace, end in ((1, 30), (2, 10), (3, 20)):
         waiting.add(span(1, trace=trace, end=end), 0, end)
-    assert [trace_id for trace_id, _ in waiting.take_whole(LATE_NS + 100)] == [2, 3, 1]
+    assert [trace_id for trace_id, _ in waiting.take_whole(100)] == [2, 3, 1]
 
 
 def test_of_too_much_the_oldest_is_given_up():

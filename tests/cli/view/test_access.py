@@ -3,6 +3,7 @@
 """The live page can be read by any client with the token, and without one only on request."""
 
 import http.cookiejar
+import re
 import subprocess
 import sys
 import urllib.error
@@ -45,7 +46,8 @@ def test_without_a_token_only_loopback_names_are_answered(host, status):
 def test_the_token_is_needed_everywhere():
     """As bearer token, or as the cookie of a visit with the token in the address; a wrong one is refused."""
     access = Access(TOKEN)
-    assert ask(access, host="127.0.0.1") == ask(access, "/api/runs", authorization="Bearer wrong") == 401
+    assert ask(access, "/api/runs", host="127.0.0.1") == ask(access, "/api/runs", authorization="Bearer wrong") == 401
+    assert ask(access, authorization="Bearer wrong") == 401
     assert ask(access, "/api/runs", authorization=f"Bearer {TOKEN}") is None
     assert ask(access, query="token=wrong") == 401
     reply = access.check(Request("GET", "/", f"token={TOKEN}", {}))
@@ -55,6 +57,16 @@ def test_the_token_is_needed_everywhere():
     assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
     assert ask(access, query=f"token={TOKEN}x") == 401
     assert ask(access, "/api/runs", cookie=headers["Set-Cookie"].partition(";")[0]) is None
+
+
+def test_the_address_without_the_token_asks_for_it():
+    """As behind a proxy, whose link has none: a form below the path of the proxy, which leads to the page."""
+    access = Access(TOKEN)
+    for query, status in (("", 200), ("token=wrong", 401)):
+        reply = access.check(Request("GET", "/", query, {"host": "127.0.0.1:9466"}))
+        assert reply.status == status
+        assert re.findall(rb'action="([^"]*)"|name="(token)"', reply.body) == [(b"./", b""), (b"", b"token")]
+        assert "form-action 'self'" in dict(reply.headers)["Content-Security-Policy"]
 
 
 def test_two_servers_of_a_host_do_not_replace_the_cookie_of_each_other():
@@ -78,8 +90,8 @@ def test_the_printed_address_is_needed_to_read_anything(tmp_path):
     ) as view:
         try:
             link = view.stdout.readline().split()[0]
+            assert b'name="token"' in urllib.request.urlopen(urllib.parse.urljoin(link, "/")).read()
             for path in (
-                "/",
                 "/app/app.js",
                 "/run/r1/report",
                 "/api/runs",

@@ -91,6 +91,20 @@ def test_findings_say_what_to_do(runs, get):
     assert (second["step"], second["next"]) == (2, ADVICE["slow tool"])
 
 
+def test_the_log_of_a_run_begins_with_its_newest_line(runs, get):
+    """Of all processes, and of many lines the last ones: the warnings of the start go."""
+    folder = stories.training(runs / "r1").write()
+
+    def record(number, text):
+        return json.dumps({"timestamp": f"2026-11-24T00:{number:02d}:00.000Z", "level": "INFO", "scope": text}) + "\n"
+
+    (folder / "verl_logs.jsonl").write_text("".join(record(number, "ppo") for number in range(59)))
+    (folder / "verl_logs-agent-n-2.jsonl").write_text(record(0, "log") + record(59, "sample"))
+    log = json.loads(get("/api/runs/r1").body)["log"]
+    assert [line.split()[1:4:2] for line in log[:2]] == [["00:59:00Z", "sample"], ["00:58:00Z", "ppo"]]
+    assert (len(log), log[-1].split()[1]) == (50, "00:10:00Z")
+
+
 def test_the_page_of_a_run_is_that_of_the_report(runs, get):
     """It names the run, and what delayed it."""
     stories.training(runs / "r1").write()

@@ -35,8 +35,9 @@ def test_the_share_that_was_read_is_that_of_the_answer(runs, monkeypatch):
     assert (len(complete.steps), share) == (200, pytest.approx(1.0))
 
 
-def test_a_killed_run_that_is_continued_is_read_with_its_attempts(runs):
+def test_a_killed_run_that_is_continued_is_read_with_its_attempts(runs, monkeypatch):
     """Its reading had not ended: without the second attempt, the pause would count for the last step of the first."""
+    monkeypatch.setattr(watching, "FRESH_SECONDS", 0.0)
     story = long_training(runs / "r1", steps=4)
     story.manifest(attempts=[{"started": stories.T0}])
     watcher = watching.Watcher(Catalogue([story.write().parent]))
@@ -65,6 +66,20 @@ def test_a_run_that_a_command_has_read_is_known_at_once(runs, monkeypatch, tmp_p
     found = summary.explain([folder], keep_after=0)
     explanation, share = watching.Watcher(watching.Catalogue([runs])).ask("slow-tool")
     assert (explanation.steps[:-1], share) == (found.steps[:-1], 1.0)
+
+
+def test_a_request_gets_what_was_written_a_second_before_it(runs, monkeypatch):
+    """Whenever the files were looked at for others: a viewer is behind by its own turns only."""
+    now = 0.0
+    monkeypatch.setattr(watching.time, "monotonic", lambda: now)
+    story = long_training(runs / "r1", steps=4)
+    watcher = watching.Watcher(Catalogue([story.write().parent]))
+    watcher.ask("r1")
+    stories.step(story.processes[0], 5, 60, 69)
+    story.processes[0].span("later", 69, 71.5)
+    story.write()
+    now = watching.FRESH_SECONDS + 1
+    assert [step.number for step in watcher.ask("r1")[0].steps] == [1, 2, 3, 4, 5]
 
 
 def test_a_run_whose_page_was_closed_is_not_read_again(runs, monkeypatch, tmp_path):

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train with planted faults, and write the page on them.
 
-Every training that ended leaves a line in ``results-SEED.jsonl``; a second call continues after the last one. Before a detector is changed
-its training can be read again from its files with ``--again``.
+Every training that ended leaves a line in ``seed-SEED.jsonl`` or ``healthy-MODE.jsonl``; a second call continues after the last one. When a
+detector was changed its training can be read again from its files with ``--again``.
 
 Usage: python -m tests.end_to_end.faults OUT [--seed N] [--trainings N] [--only N,N] [--again] [--page]
+       python -m tests.end_to_end.faults OUT --healthy [--mode MODE] [--steps N] [--again] [--page]
 """
 
 import argparse
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from tests.end_to_end import bed_run
 from tests.end_to_end.faults import evidence, page
-from tests.end_to_end.faults.plan import TRAININGS, make_plan
+from tests.end_to_end.faults.plan import MODES, TRAININGS, make_healthy, make_plan
 
 
 def read_results(path):
@@ -34,6 +35,9 @@ def main():
         help="a round has 15: 14 plant each kind once, one plants two in a step",
     )
     parser.add_argument("--only", default="", help="numbers of the trainings to run, separated by commas")
+    parser.add_argument("--healthy", action="store_true", help="plant nothing, and count what is reported all the same")
+    parser.add_argument("--mode", default="sync", choices=MODES, help="of trainings without a fault")
+    parser.add_argument("--steps", type=int, default=340, help="of trainings without a fault, together")
     parser.add_argument(
         "--again", action="store_true", help="read what was trained before with the present code, and train nothing"
     )
@@ -43,23 +47,29 @@ def main():
     arguments = parser.parse_args()
     out = arguments.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"results-{arguments.seed}.jsonl"
+    name = f"healthy-{arguments.mode}" if arguments.healthy else f"seed-{arguments.seed}"
+    path = out / f"{name}.jsonl"
     results = {result["training"]: result for result in read_results(path)}
     wanted = {int(number) for number in filter(None, arguments.only.split(","))}
-    for training in make_plan(arguments.seed, arguments.trainings):
+    plan = (
+        make_healthy(arguments.mode, arguments.steps)
+        if arguments.healthy
+        else make_plan(arguments.seed, arguments.trainings)
+    )
+    for training in plan:
         if wanted and training.number not in wanted:
             continue
         known = results.get(training.number)
         if arguments.again and known is not None:
-            bed = bed_run.Training(out / f"training-{training.number}")
+            bed = bed_run.Training(out / name / f"training-{training.number}")
             results[training.number] = {**known, **evidence.collect(bed, training), "reached": known["reached"]}
         elif not arguments.again and known is None:
-            results[training.number] = evidence.run(out, training)
+            results[training.number] = evidence.run(out / name, training)
         path.write_text("".join(json.dumps(results[number]) + "\n" for number in sorted(results)))
-    text = page.write([{"seed": str(arguments.seed), **result} for result in results.values()])
+    text = page.write(page.read(path))
     (out / "faults.md").write_text(text)
     if arguments.page:
-        page.keep(arguments.seed, path)
+        page.keep(path)
     print(text)
     return 0
 

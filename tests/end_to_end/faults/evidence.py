@@ -8,13 +8,17 @@ import math
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 
 from tests.end_to_end import bed_run
 from tests.end_to_end.faults.kinds import CRASHED, SAVE_EVERY, VALIDATE_EVERY
+from tests.recount import own_loop
+from tests.verl_cpu import cpu_train
 from verl_otel.analysis import summary
 
 PATIENCE = 45
@@ -25,6 +29,11 @@ _FAILURE = re.compile(r"failed|raised|Error|DEAD|crash", re.IGNORECASE)
 _PLACE = re.compile(r" \(pid [^)]*\)")
 """Process id and host."""
 OTHERS = "others.jsonl"
+TOP = Path(__file__).resolve().parents[3]
+STEP_SECONDS = 10
+"""Seconds for each step of a long training."""
+EPOCHS = 24
+"""Passes over the 64 prompts, more than any training here needs."""
 LINES = 12
 """Lines of a report on failures that are kept."""
 
@@ -38,10 +47,11 @@ def run(out, training):
             wait_for_crash(bed, process)
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):  # a busy machine: what was reached until then counts
-                process.wait(bed_run.DEADLINE)
+                process.wait(max(bed_run.DEADLINE, STEP_SECONDS * training.steps))
     return {
         "training": training.number,
         "series": training.series,
+        "mode": training.mode,
         "faults": [fault._asdict() for fault in training.faults],
         "load": round(load, 1),
         **collect(bed, training),
@@ -99,16 +109,24 @@ def read_others(folder):
 
 def make_options(folder, training):
     """Return the arguments of `bed_run.start`."""
+    telemetry = {"VERL_OTEL_ENABLED": 1, "VERL_OTEL_RUN_DIR": folder / "runs"}
+    if training.mode not in cpu_train.MODES:
+        return {
+            "command": [sys.executable, "-m", own_loop.__name__, training.mode, folder, str(training.steps)],
+            "PYTHONPATH_EXTRA": TOP,
+            **telemetry,
+        }
     validate = VALIDATE_EVERY if training.needs("validation") else -1
     save = SAVE_EVERY if training.needs("checkpoint") else -1
+    ranks = ["trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"] if training.mode == "sync" else []
     overrides = [
-        "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2", "trainer.total_epochs=8",
+        *ranks, f"trainer.total_epochs={EPOCHS}",
         f"trainer.test_freq={validate}", f"trainer.save_freq={save}",
         f"trainer.default_local_dir={folder}/checkpoints", "trainer.max_actor_ckpt_to_keep=1",
     ]  # fmt: skip
     return {
-        "overrides": overrides, "steps": training.steps, "tool": True, "VERL_OTEL_ENABLED": 1,
-        "VERL_OTEL_RUN_DIR": folder / "runs", "CPU_BED_PLANT": ",".join(training.plants),
+        "overrides": overrides, "steps": training.steps, "tool": True, "mode": training.mode,
+        "CPU_BED_PLANT": ",".join(training.plants), **telemetry,
     }  # fmt: skip
 
 

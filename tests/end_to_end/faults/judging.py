@@ -44,6 +44,11 @@ BUSY = 0.5
 """Share of the CPUs that other programs take, at which a verdict that a process had no CPU is right also where nothing was planted."""
 
 
+def find_false_events(result):
+    """Return the stalls and crashes that were reported of a training without a fault."""
+    return [] if result["faults"] else [event for event in result["events"] if event["kind"] in ("stall", "crash")]
+
+
 def find_false(result):
     """Return the number of healthy steps of a training, the false verdicts on them, and the number of those that other programs explain."""
     held = {fault["step"] + more for fault in result["faults"] for more in range(SPILL + 1)}
@@ -52,6 +57,29 @@ def find_false(result):
     found = [(number, verdict, step.get("others", 0.0)) for number, step in healthy for verdict in step["verdicts"]]
     false = [(number, verdict) for number, verdict, others in found if verdict[2] != NO_CPU or others < BUSY]
     return len(healthy), false, len(found) - len(false)
+
+
+def count_verdicts(results):
+    """Return by kind of verdict how many were right, and of how many, as [right, of].
+
+    Of a step with slow faults the first verdict counts, which is right if it names one of them; each verdict on a healthy step is wrong.
+    """
+    counts = {}
+    for result in results:
+        planted = {}
+        for fault, reached in zip(result["faults"], result["reached"], strict=True):
+            if reached is not None and KINDS[fault["kind"]].series == SLOW:
+                planted.setdefault(fault["step"], []).extend(KINDS[fault["kind"]].right)
+        first = [
+            (verdict, right)
+            for step, right in planted.items()
+            for verdict in result["steps"].get(str(step), {}).get("verdicts", [])[:1]
+        ]
+        for verdict, right in [*first, *((verdict, ()) for _, verdict in find_false(result)[1])]:
+            count = counts.setdefault(verdict[0], [0, 0])
+            count[0] += any(_fits(verdict, each) for each in right)
+            count[1] += 1
+    return counts
 
 
 def _is_together(result, fault):

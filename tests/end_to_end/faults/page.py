@@ -9,11 +9,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
-from tests.end_to_end.faults.judging import BUSY, find_false, judge
+from tests.end_to_end.faults.judging import BUSY, count_verdicts, find_false, find_false_events, judge
 from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
 
 KEPT = Path(__file__).resolve().parent / "results"
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "faults.md"
+TOP = Path(__file__).resolve().parents[3]
+PAGE, COUNTED = TOP / "docs" / "reference" / "faults.md", TOP / "verl_otel" / "semconv" / "counted_verdicts.py"
 WIDTH = 150
 """Columns of a line of the documentation."""
 Z = 1.96
@@ -23,26 +24,44 @@ SOON = 15
 """Seconds within which what hangs or dies is to be named."""
 
 
+def read(path):
+    """Return the results of a seed, or of trainings without a fault."""
+    seed = path.stem.removeprefix("seed-")
+    return [{"seed": seed, **json.loads(line)} for line in path.read_text("utf-8").splitlines()]
+
+
 def read_kept():
     """Return the results that are kept."""
-    return [
-        {"seed": path.stem.removeprefix("seed-"), **json.loads(line)}
-        for path in sorted(KEPT.glob("seed-*.jsonl"))
-        for line in path.read_text("utf-8").splitlines()
-    ]
+    return [result for path in sorted(KEPT.glob("*.jsonl")) for result in read(path)]
 
 
-def keep(seed, path):
-    """Keep the results of a seed, and write the page from all that are kept."""
+def keep(path):
+    """Keep the results of a series, and write from all that are kept the page, and what `verl-otel explain` shows of it."""
     KEPT.mkdir(exist_ok=True)
-    (KEPT / f"seed-{seed}.jsonl").write_text(path.read_text("utf-8"), "utf-8")
+    (KEPT / path.name).write_text(path.read_text("utf-8"), "utf-8")
+    write_kept()
+
+
+def write_kept():
+    """Write the page, and what `verl-otel explain` shows of it."""
     PAGE.write_text(write(read_kept()), "utf-8")
+    COUNTED.write_text(write_counted(read_kept()), "utf-8")
+
+
+def write_counted(results):
+    """Return the module with the counts of right verdicts."""
+    results = [result for result in results if result["seed"] not in DEVELOPMENT]
+    counts = sorted(count_verdicts(results).items())
+    rows = "".join(f'    "{kind}": ({right}, {of}),\n' for kind, (right, of) in counts)
+    rows = f"{{\n{rows}}}" if rows else "{}"
+    return _MODULE.format(seeds=", ".join(sorted({result["seed"] for result in results})), rows=rows)
 
 
 def write(results):
     """Return the page: counts by kind, two faults in one step, the time to the name, false verdicts, and what was not named."""
     development = [result for result in results if result.get("seed") in DEVELOPMENT]
     results = [result for result in results if result not in development]
+    planted = [result for result in results if result["faults"]]
     judged = [(result, judgement) for result in results for judgement in judge(result)]
     by_kind = defaultdict(list)
     for _, judgement in judged:
@@ -50,7 +69,7 @@ def write(results):
             by_kind[judgement.kind].append(judgement)
     missed = [judgement for name in KINDS for _, judgement in judged if judgement.kind == name and not judgement.named]
     return _TEXT.format(
-        series=_wrap(f"{_describe_series(results)} Each training was run once, after the last change of a detector."),
+        series=_wrap(f"{_describe_series(planted)} Each training was run once, after the last change of a detector."),
         development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
         tried=sum(bool(by_kind[name]) for name in KINDS),
@@ -60,7 +79,14 @@ def write(results):
         ),
         delays=_wrap(_describe_delays(by_kind)),
         pairs=_wrap(_describe_pairs(judged)),
-        false=_wrap(f"False verdicts: {_describe_false(results)}"),
+        false=_describe_false(results),
+        counted=_table(
+            ["verdict", "right"],
+            [
+                [kind, f"{right} of {of}{_share(right, of)}"]
+                for kind, (right, of) in sorted(count_verdicts(results).items())
+            ],
+        ),
         kinds_table=_table(
             ["kind", "sort", "where", "held out", "planted", "found", "named rightly", "time to the name"],
             [_count(name, by_kind[name]) for name in KINDS if by_kind[name]],
@@ -77,11 +103,10 @@ def _describe_series(results):
     counts = Counter(result.get("seed", "?") for result in results)
     seeds = ", ".join(f"{seed} ({count} training{'s' * (count > 1)})" for seed, count in sorted(counts.items()))
     shares = [step["others"] for result in results for step in result["steps"].values() if "others" in step]
-    loads = [result["load"] for result in results if "load" in result]
-    if not shares or not loads:
+    if not shares or not _describe_load(results):
         return f"Seeds: {seeds or 'none'}."
     return (
-        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {' to '.join(dict.fromkeys(f'{each:.1f}' for each in (min(loads), max(loads))))}, and during the "
+        f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {_describe_load(results)}, and during the "
         f"median step other programs took {median(shares):.0%} of the CPUs, at most {max(shares):.0%}."
     )
 
@@ -177,17 +202,44 @@ def _describe_delays(by_kind):
 
 
 def _describe_false(results):
-    counted = [find_false(result) for result in results]
-    steps, false, others = (
-        sum(count for count, _, _ in counted), sum(len(found) for _, found, _ in counted), sum(more for _, _, more in counted)
-    )  # fmt: skip
-    text = f"{false} verdicts on {steps} healthy steps" + (f", {1000 * false / steps:.0f} in 1,000" if steps else "")
-    if others:
-        text += (
-            f". {others} more say that a process had no CPU, in steps in which other programs took at least {BUSY:.0%} of the CPUs: "
-            "they are right, and are not counted"
+    """Return the false verdicts by what was trained, beside which load, and their kinds."""
+    rows, kinds, explained = [], Counter(), 0
+    named = [(_name_training(result), result, find_false(result), find_false_events(result)) for result in results]
+    for title in (*dict.fromkeys(title for title, *_ in named), "all"):
+        of_title = [each for each in named if title in (each[0], "all")]
+        steps = sum(count for _, _, (count, _, _), _ in of_title)
+        false = sum(len(found) for _, _, (_, found, _), _ in of_title)
+        events = sum(len(events) for *_, events in of_title)
+        rows.append(
+            [
+                title,
+                str(steps),
+                f"{false}{_share(false, steps)}",
+                str(events),
+                _describe_load(each[1] for each in of_title),
+            ]
         )
-    return f"{text}."
+    for _, _, (_, found, more), _ in named:
+        explained += more
+        kinds.update(" ".join(map(str, filter(None, verdict[:3]))) for _, verdict in found)
+    text = _table(["training", "healthy steps", "false verdicts", "false events", "load when it began"], rows)
+    if kinds:
+        text += "\n\n" + _wrap(f"By kind: {', '.join(f'{kind} {count}' for kind, count in kinds.most_common())}.")
+    if explained:
+        text += "\n\n" + _wrap(
+            f"{explained} more say that a process had no CPU, in steps in which other programs took at least {BUSY:.0%} of the CPUs: "
+            "they are right, and are not counted."
+        )
+    return text
+
+
+def _name_training(result):
+    return f"{result.get('mode', 'sync')}, {'beside planted faults' if result['faults'] else 'no fault planted'}"
+
+
+def _describe_load(results):
+    loads = [result["load"] for result in results if "load" in result]
+    return " to ".join(dict.fromkeys(f"{each:.1f}" for each in (min(loads), max(loads)))) if loads else ""
 
 
 def _describe_miss(judgement):
@@ -202,6 +254,17 @@ WHY = {
     "named rightly afterwards.",
 }
 """Why a kind was not named, where it is known. Only for what is not named in the results that are kept."""
+_MODULE = '''# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How often verdicts of each kind were right in real trainings with planted faults. Made with ``docs/reference/faults.md``, and not edited."""
+
+from typing import Final
+
+SERIES: Final = "{seeds}"
+"""What was trained: seeds, and modes without a fault."""
+RIGHT: Final[dict[str, tuple[int, int]]] = {rows}
+"""How many were right, and of how many, by kind."""
+'''
 _TEXT = """# Faults
 
 How many planted faults verl-otel finds and names, counted in real trainings. This page is made from the results in
@@ -229,7 +292,20 @@ because of one.
 
 {pairs}
 
+## False verdicts
+
+Verdicts on steps in which nothing was planted, nor in the step before. Own loops (`asyncio`, `threads`, `ray`) are
+`tests/recount/own_loop.py`; `python -m tests.end_to_end.faults OUT --healthy --mode MODE --steps N --page` counts more steps. An event is a stall or
+a crash; beside planted faults events are not counted.
+
 {false}
+
+## How sure a verdict is
+
+Of the steps with slow faults the first verdict, which is right if it names a fault that was planted there, and all verdicts on healthy steps, which
+are wrong. `verl-otel explain --json` has these counts beside each verdict.
+
+{counted}
 
 ## By kind
 

@@ -26,6 +26,12 @@ TRAININGS = ((SLOW, 14), (SLOW, 14), (SLOW, 13), (HUNG, 5), (HUNG, 5), *[(CRASHE
 PAIRS = 10
 
 
+MODES = ("sync", "separate_async", "colocate_async", "asyncio", "threads", "ray")
+"""What is trained without a fault: modes of `cpu_train`, and loops of one's own (`own_loop`)."""
+HEALTHY, HEALTHY_STEPS = "healthy", 100
+"""The series of trainings without a fault, and the most steps of one of them."""
+
+
 class Fault(NamedTuple):
     """A fault of one training."""
 
@@ -52,11 +58,14 @@ class Training(NamedTuple):
     number: int
     series: str
     faults: tuple[Fault, ...]
+    mode: str = "sync"
+    healthy: int = 0
+    """Number of its steps, if it has no faults."""
 
     @property
     def steps(self):
         """Number of its steps."""
-        return max(fault.step for fault in self.faults) + APART
+        return self.healthy or max(fault.step for fault in self.faults) + APART
 
     def needs(self, what):
         """Return whether one of its kinds needs a ``validation`` or a ``checkpoint``."""
@@ -66,6 +75,12 @@ class Training(NamedTuple):
     def plants(self):
         """What `cpu_plant` reads for each fault."""
         return [fault.plant(validations=self.needs("validation")) for fault in self.faults]
+
+
+def make_healthy(mode, steps):
+    """Return trainings in a mode with so many steps together, and no fault."""
+    each = [min(HEALTHY_STEPS, steps - before) for before in range(0, steps, HEALTHY_STEPS)]
+    return [Training(number, HEALTHY, (), mode, count) for number, count in enumerate(each)]
 
 
 def make_plan(seed, count):

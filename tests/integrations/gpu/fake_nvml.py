@@ -48,6 +48,8 @@ class FakeGpu:
             "NVML_FI_DEV_MEMORY_TEMP": 72,
         }
         self.xids = []
+        self.processes = {}
+        """Bytes by process id; None: the driver does not know them."""
         self.parts = []
         self.fails = {}
         """Names of functions and the errors, by name, that they end with; ``*`` for all that take this GPU."""
@@ -128,6 +130,10 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle, version=None):
         self.enter("nvmlDeviceGetMemoryInfo", handle)
         return SimpleNamespace(total=handle.total, free=handle.total - handle.used, used=handle.used)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        self.enter("nvmlDeviceGetComputeRunningProcesses", handle)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in handle.processes.items()]
 
     def nvmlDeviceGetUtilizationRates(self, handle):
         self.enter("nvmlDeviceGetUtilizationRates", handle)

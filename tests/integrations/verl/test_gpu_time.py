@@ -10,12 +10,12 @@ import pytest
 
 import verl_otel
 from tests.builders.hooks import marked_timer
-from verl_otel.integrations import patch
 from verl_otel.integrations.verl import batch_lineage, gpu_time, lineage, tracking, trainer, training, workers
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording import collection
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import surround
 from verl_otel.recording.span import Span, clock
 from verl_otel.semconv import attributes as attr
 
@@ -158,7 +158,7 @@ def test_samples_of_a_validation_without_transfer_queue_are_its_own(time):
     output = types.SimpleNamespace(meta_info=sent)
     with marked_timer("step", {}), marked_timer("testing", {}), Span(CallSite("validation", hook=True)):
         time.now += 8
-        patch.surround("lineage", batch_lineage._read_batch)(lambda *_: None)(None, [], output)
+        surround("lineage", batch_lineage._read_batch)(lambda *_: None)(None, [], output)
     assert seen() == pytest.approx({"validation": 32})
     assert gpu_time.observe_tail() == []
 
@@ -335,7 +335,7 @@ def test_sides_that_share_their_gpus_do_not_wait_for_each_other(time):
     train()
     step(time, origin(1, 1000.0, 10.0))
     assert waits() == {}
-    assert gpu_time.summarize_verdicts()["verdict"] == "none of 1 step took longer than usual"
+    assert gpu_time.summarize_verdicts()["verdict"] == "none of 1 step took longer than those before"
 
 
 def test_notes_of_a_process_that_ends_no_step_stay_bounded(time):

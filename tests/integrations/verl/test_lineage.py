@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.integrations import patch
 from verl_otel.integrations.verl import lineage, trainer
 from verl_otel.integrations.verl.lineage import TAG
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.model import REMOTE
+from verl_otel.recording.decorate import surround
 from verl_otel.testing import capture
 
 SCORES = st.floats(-1e6, 1e6, allow_nan=False)
@@ -278,7 +278,7 @@ def test_samples_are_tagged_with_their_trajectory(recorded, drive):
         seen.append(tags)
         return "put"
 
-    put = patch.surround("lineage", lineage._tag)(async_kv_batch_put)
+    put = surround("lineage", lineage._tag)(async_kv_batch_put)
 
     async def work():
         assert await put(keys=["a"], tags=[{"x": 1}]) == "put"

@@ -13,9 +13,9 @@ import pytest
 
 import verl_otel
 from tests.builders.agent_outputs import make_output
-from verl_otel.integrations import patch
 from verl_otel.integrations.verl import batch_lineage, lineage
 from verl_otel.integrations.verl.trainer import Trainer
+from verl_otel.recording.decorate import surround
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """verl and its dependencies warn when they are imported."""
@@ -176,7 +176,7 @@ def test_tags_of_a_mixed_queue_pass_transfer_queue(recorded, drive):
         return metadata.KVBatchMeta(keys=[str(tag["seq_len"]) for tag in tags], tags=tags)
 
     with verl_otel.trajectory("prompt", 0):
-        ours = drive(patch.surround("lineage", lineage._tag)(put)(tags=tags[1:3]))
+        ours = drive(surround("lineage", lineage._tag)(put)(tags=tags[1:3]))
     theirs = metadata.KVBatchMeta(keys=["0", "3"], tags=[tags[0], tags[3]])
     for parts in ([ours, theirs], [theirs, ours]):
         merged = send(metadata.KVBatchMeta.concat(parts))

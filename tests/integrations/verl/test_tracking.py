@@ -412,17 +412,6 @@ def spans(recorded):
     return [(span.attributes["verl.tracker"], span.attributes.get("error.type", "")) for span in found]
 
 
-def test_each_tracker_has_a_span(recorded, module):
-    """In the order of the calls, and nothing is left in verl's object."""
-    trackers = {"console": module.Tracker(), "wandb": module.Tracker()}
-    run = module.Tracking(trackers)
-    run.log({"a": 1}, 3)
-    assert spans(recorded) == [("console", ""), ("wandb", "")]
-    assert run.logger is trackers
-    assert trackers["wandb"].logged == [({"a": 1}, 3)]
-    assert recorded.value("verl.logging.time", verl_tracker="wandb") > 0
-
-
 def test_an_error_of_a_tracker_is_recorded_and_raised(recorded, module):
     """The exception is the tracker's own, and the next call works."""
     bad = module.Tracker(OSError("no route"))

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.integrations import patch
 from verl_otel.integrations.patch import undo_all
 from verl_otel.integrations.verl import lineage, uni_agent
 from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.recording.decorate import surround
 
 
 @dataclass
@@ -208,7 +208,7 @@ async def test_concurrent_sessions_are_not_mixed(recorded, hooked):
 
 async def test_samples_that_are_written_after_the_session_keep_its_origin(recorded, hooked):
     queue = Queue()
-    queue.async_kv_batch_put = patch.surround("lineage", lineage._tag)(queue.async_kv_batch_put)
+    queue.async_kv_batch_put = surround("lineage", lineage._tag)(queue.async_kv_batch_put)
     framework = OpenAICompatibleAgentFramework(_GatewayActor(answer), queue, lambda _: answer())
     finished = await asyncio.gather(*(run_session(framework, index) for index in range(3)))
     for index, (outputs, _) in enumerate(finished):
@@ -222,7 +222,7 @@ async def test_samples_that_are_written_after_the_session_keep_its_origin(record
 
 async def test_samples_of_a_session_that_was_not_recorded_have_no_tag(hooked):
     queue = Queue()
-    queue.async_kv_batch_put = patch.surround("lineage", lineage._tag)(queue.async_kv_batch_put)
+    queue.async_kv_batch_put = surround("lineage", lineage._tag)(queue.async_kv_batch_put)
     framework = OpenAICompatibleAgentFramework(_GatewayActor(answer), queue, lambda _: answer())
     outputs, _ = await run_session(framework)
     await write(framework, outputs)

@@ -31,8 +31,8 @@ TIME: Final = {
     "metrics": re.compile(rb'"timeUnixNano": ?"?(\d{1,19})[^\d]'),
 }
 """The first time of a line, by the kind of file."""
-_ORDER_NS: Final = 2_000_000_000
-"""Lines of a file are ordered to within this."""
+ORDER_NS: Final = 2_000_000_000
+"""Lines of a file are ordered to within this: the drain interval, and a second to write."""
 _LEAP_NS: Final = 30 * 86_400_000_000_000
 """A time that is further ahead of the one before is damaged; so is a file's first time that is further ahead of the clock."""
 
@@ -48,6 +48,8 @@ class Piece(NamedTuple):
     """Nothing that ended after this time had been read before."""
     watermark_ns: int
     """Everything that ended before this time has been read. It never falls."""
+    is_last: bool = False
+    """Whether it has all that was written at the last look."""
 
 
 class _File(msgspec.Struct):
@@ -174,7 +176,7 @@ class FollowedFiles(msgspec.Struct, dict=True):
             budget -= end - begin
             if file.is_behind:
                 heapq.heappush(behind, (file.last_ns, file.key))
-        return Piece(tuple(taken.values()), begin_ns, self._advance())
+        return Piece(tuple(taken.values()), begin_ns, self._advance(), is_last=not self.is_behind)
 
     def take_rest(self) -> Piece:
         """Return what follows the last whole line of each file."""
@@ -195,7 +197,7 @@ class FollowedFiles(msgspec.Struct, dict=True):
         else:
             silent = 0.0 if self._grown_at is None else time.monotonic() - self._grown_at
             known = self._newest_ns + round(silent * 1e9) if self._newest_ns else 0
-        self._watermark_ns = max(self._watermark_ns, known - _ORDER_NS)
+        self._watermark_ns = max(self._watermark_ns, known - ORDER_NS)
         return self._watermark_ns
 
     def _scan(self) -> Iterator[tuple[Path, os.stat_result]]:

@@ -15,6 +15,8 @@ WORKER_PREFIX: Final = SPANS["worker"].name
 WEIGHT_SYNC: Final = SPANS["weight_sync"].name
 CHECKPOINT: Final = SPANS["checkpoint"].name
 VALIDATION: Final = SPANS["validation"].name
+TESTING: Final = f"{PHASE_PREFIX}testing"
+"""The validation of an own loop; verl's trainers have a span of their own around it."""
 LOGGING: Final = SPANS["logging"].name
 DATA_LOADING: Final = SPANS["data_loading"].name
 BLOCKED: Final = SPANS["blocked"].name

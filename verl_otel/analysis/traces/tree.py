@@ -3,13 +3,13 @@
 """Assembles whole traces from spans that come from many files.
 
 A trace is whole when its root has been read and no more spans of it can follow: every process writes spans within a second,
-`LATE_NS` allows for more. Traces that never get a root, because a process was killed or a file is missing, are released at the
+`LATE_NS` allows for more where nothing shows that it has. Traces that never get a root, because a process was killed or a file is missing, are released at the
 end, or earlier when they hold too many spans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -147,9 +147,20 @@ class IncompleteTraces:
         self._spans.setdefault(trace_id, [])
         self._root_ends[trace_id] = max(time_ns, self._root_ends.get(trace_id, 0))
 
-    def take_whole(self, watermark_ns: int) -> Iterator[tuple[int, list[Written]]]:
-        """Return the traces whose root ended well before ``watermark_ns``, and the oldest ones beyond the limit."""
-        whole = sorted((end, trace_id) for trace_id, end in self._root_ends.items() if end + LATE_NS <= watermark_ns)
+    def take_whole(
+        self, known_ns: int, written_ns: int = 0, awaited: Container[int] = ()
+    ) -> Iterator[tuple[int, list[Written]]]:
+        """Return the traces that are whole in the order of their ends, and the oldest ones beyond the limit.
+
+        Args:
+            known_ns: What ended up to this time is known, however late it was written.
+            written_ns: What ended up to this time was written by every process that is not late.
+            awaited: Traces with a span that a process has not ended yet. They, and what ended after them, wait until ``known_ns``.
+        """
+        ends = self._root_ends
+        written_ns = min([written_ns, *(end - 1 for trace_id, end in ends.items() if trace_id in awaited)])
+        limit_ns = max(known_ns, written_ns)
+        whole = sorted((end, trace_id) for trace_id, end in ends.items() if end <= limit_ns)
         for _, trace_id in whole:
             yield trace_id, self._take(trace_id)
         while self._count > self._limit:

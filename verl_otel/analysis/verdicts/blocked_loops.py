@@ -24,6 +24,7 @@ from verl_otel.analysis.traces.span_names import PAUSED, TOOL_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
+from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
 
 KIND, PAUSED_KIND = "blocked", "paused"
@@ -138,10 +139,11 @@ class BlockedLoops(msgspec.Struct):
             if instance.startswith(prefix):
                 names[instance] = None
         line = _read_line(span.attributes)
-        blocking = Blocking(instance, span.start_ns, span.end_ns, name, reason, culprit, kind, line)
+        end_ns = _find_end_of_queue(span) if reason == "cpu" else span.end_ns
+        blocking = Blocking(instance, span.start_ns, end_ns, name, reason, culprit, kind, line)
         if reason == "cpu":
             self._starved.add(blocking._replace(kind=PAUSED_KIND))
-            if span.end_ns - span.start_ns < LEAST_WITHOUT_CPU_NS:
+            if end_ns - span.start_ns < LEAST_WITHOUT_CPU_NS:
                 return
         _add(known, blocking)
 
@@ -259,6 +261,12 @@ def _read_stall(event: Event) -> Blocking | None:
     instance = str(culprit.get("instance", ""))
     name, line = _name(values, ""), _read_line(values)
     return Blocking(instance, start, max(start, end), name, "callback", _read_id(culprit), line=line)
+
+
+def _find_end_of_queue(span: SpanRecord) -> int:
+    """Return when a process without a CPU would have gone on if it had waited all the time: it ran in between, and took longer by this only."""
+    queued = span.attributes.get(attr.QUEUED_SECONDS)
+    return min(span.end_ns, span.start_ns + round(queued * 1e9)) if isinstance(queued, (int, float)) else span.end_ns
 
 
 def _name(values: Any, reason: str) -> str:

@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import show
 from verl_otel._internal.rotated_files import SUFFIX
 from verl_otel.cli import main
-from verl_otel.cli.formatting import align, print_json
+from verl_otel.cli.formatting import align, print_json, print_text
 from verl_otel.errors import VerlOtelError
 
 RECORDED: Final = Path(__file__).resolve().parent / "recorded"
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"$ verl-otel {' '.join([command, *runs])}\n", flush=True)
     code, printed = _capture(words)
     text, _, command = _name_kept(printed).rpartition("\nNext: ")
-    print(f"{text}\n{_say_next(name, command.strip())}")
+    print_text(f"{text}\n{_say_next(name, command.strip())}")
     return code
 
 

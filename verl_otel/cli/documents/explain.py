@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from verl_otel._internal.printable import seconds
-from verl_otel.analysis import findings, learning, model, step_lengths, whole_run
+from verl_otel.analysis import findings, learning, model, spilling, step_lengths, whole_run
 from verl_otel.analysis.findings import SingleWait, sum_savings, sum_shared
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import can_replay
@@ -43,9 +43,17 @@ from verl_otel.cli.documents.base import (
 from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.cli.formatting import dead, failed, headline
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import kinds
+from verl_otel.semconv import counted_verdicts, kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
+
+
+class Counted(Document):
+    """How often verdicts of this kind were right in real trainings with planted faults (docs/reference/faults.md)."""
+
+    right: int
+    of: int
+    series: Annotated[str, about("what was trained: seeds of faults, and modes without one")]
 
 
 class Verdict(Cause):
@@ -63,6 +71,7 @@ class Verdict(Cause):
     cancelled: Annotated[bool, about("it is about a trajectory that was cancelled")]
     text: Annotated[str, about("the same as a sentence")]
     rests_on: Annotated[str, about("; ".join(f"{name}: {words}" for name, words in kinds.EVIDENCE.items()))]
+    counted: Annotated[Counted | None, about("how sure it is; null: no verdict of this kind was counted")]
 
 
 class Segment(Document):
@@ -284,6 +293,14 @@ class WeightSync(Document):
     parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
 
 
+class Spilled(Document):
+    """What Ray's object stores wrote to disk and read back, as raylets log it."""
+
+    direction: Annotated[str, about("write or read")]
+    bytes: Annotated[float, about("of all nodes")]
+    seconds: Annotated[float, about("of all nodes")]
+
+
 class ProcessMemory(Document):
     """Resident memory of the processes that grew most in the newest attempt, the most first."""
 
@@ -291,6 +308,16 @@ class ProcessMemory(Document):
     first: Annotated[float, about("bytes at the first record")]
     newest: Annotated[float, about("bytes at the newest record")]
     highest: Annotated[float, about("bytes")]
+
+
+class KeptMemory(Document):
+    """Memory of the GPUs of which sleeping engines keep most, the most first; none of which it is less than 5 %."""
+
+    instance: Annotated[str, about("the process of the engine's server")]
+    device: Annotated[str, about("id of the GPU")]
+    bytes: Annotated[float, about("at the newest sleep")]
+    highest: Annotated[float, about("bytes")]
+    limit: Annotated[float | None, about("all bytes of the GPU")]
 
 
 class TrajectoryEnds(Document):
@@ -311,15 +338,17 @@ class WholeRun(Document):
     cost: RunCost | None
     trajectories: TrajectoryEnds
     weight_sync: tuple[WeightSync, ...]
+    spilled: tuple[Spilled, ...]
     memory: tuple[ProcessMemory, ...]
+    asleep: tuple[KeptMemory, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
 
 class Event(Document):
-    """Stalls, crashes, stops by guards and alerts."""
+    """Stalls, crashes, forked children that died at work, stops by guards and alerts."""
 
-    kind: Annotated[str, about("stall, crash, stopped or alert")]
+    kind: Annotated[str, about("stall, crash, child, stopped or alert")]
     after: Annotated[float | None, about("seconds after the start of the run")]
     text: str
     culprit: Annotated[str, about("process that is to blame; empty: unknown")]
@@ -440,7 +469,9 @@ def make_explain(
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=whole_run.count_ends(run.series, restarts),
             weight_sync=whole_run.find_weight_syncs(run.series),
+            spilled=spilling.find(run.series),
             memory=whole_run.find_memory(run.series, restarts),
+            asleep=whole_run.find_kept(run.series),
             stragglers=stragglers.find_persistent(run.steps),
             start_up=make_start_ups(run),
         ),
@@ -456,6 +487,12 @@ def make_explain(
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
+
+
+def _find_counted(kind: str) -> dict[str, Any] | None:
+    """Return how often verdicts of a kind were right; None if none was counted."""
+    known = counted_verdicts.RIGHT.get(kind)
+    return known and {"right": known[0], "of": known[1], "series": counted_verdicts.SERIES}
 
 
 def make_step(
@@ -489,6 +526,7 @@ def make_step(
                 trace_id=name_id(verdict.trace_id),
                 text=wording.describe_verdict(verdict),
                 next=advice.advise(run, verdict),
+                counted=_find_counted(verdict.kind),
             )
             for verdict in step.verdicts
         ],

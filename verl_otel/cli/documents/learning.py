@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from verl_otel.cli.documents.base import Document, about, fill
 from verl_otel.cli.learning import ADVICE, advise, describe_progress
 from verl_otel.guards import wording
 from verl_otel.health import signals
+
+COURSES: Final = {1: "rises", 0: "no trend", -1: "falls"}
+"""Words for `signals.Signal.course`."""
 
 
 class Signal(Document):
@@ -25,7 +28,7 @@ class Signal(Document):
     high_step: int
     trend: Annotated[float | None, about("Kendall's tau, -1 (falls) to 1 (rises)")]
     course: Annotated[
-        str, about("rises, falls or no trend, by a threshold of the profile; empty: it has too few values")
+        str, about("rises, falls or no trend, which noise alone may have, too; empty: it has too few values")
     ]
     not_finite: Annotated[int, about("steps in which it was NaN or infinite")]
 
@@ -76,14 +79,16 @@ Cut = Annotated[
 
 def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
     """Return the keys of a document that are about the learning."""
-    limit = learning.profile.values["stagnation_trend"]
     return {
         "profile": learning.profile.name,
         "progress": describe_progress(learning.progress) if learning.progress else "",
         "reward_move": learning.move,
         "window": signals.find_window(learning.steps),
         "cut": learning.cut,
-        "signals": [fill(Signal, signal, course=_name_course(signal.trend, limit)) for signal in learning.signals],
+        "signals": [
+            fill(Signal, signal, course="" if signal.trend is None else COURSES[signal.course])
+            for signal in learning.signals
+        ],
         "findings": [
             fill(
                 Finding,
@@ -97,7 +102,3 @@ def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
             for trouble in learning.troubles
         ],
     }
-
-
-def _name_course(trend: float | None, limit: float) -> str:
-    return "" if trend is None else "rises" if trend >= limit else "falls" if trend <= -limit else "no trend"

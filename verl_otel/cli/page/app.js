@@ -12,11 +12,14 @@ import { samplesView, stepView, trajectoryView } from "./step.js";
 import { isLive, looks, ownRun } from "./source.js";
 
 const EVERY = 2000;
+const OFTEN = 1000; // where steps are shorter than SHORT seconds
+const SHORT = 5;
 let view = null;
 let shownPath = null;
 let timer = 0;
 let turnNumber = 0;
-let last = { at: 0, error: "", status: null };
+const NOTHING = { at: 0, error: "", status: null, until: "" };
+let last = NOTHING;
 
 // A change of the address that the view has made itself: it is not opened again.
 function go(hash) {
@@ -56,17 +59,21 @@ function showTop() {
 
 // One clock: until which step the page has been made, and when that was.
 function freshness() {
-  const { status, error, at } = last;
-  const { run, steps } = status ?? {};
+  const { status, error, at, until } = last;
+  const run = status?.run;
   if (error) return `No answer (${error})${at ? `; this is of ${clock(at / 1000)}` : ""}. Trying again.`;
   if (!isLive) return run ? `ended ${clock(run.end)}` : "";
-  const ended = steps?.count ? `analysed until ${steps.title(steps.count - 1).toLowerCase()}` : "no step has ended yet";
-  const until = run ? ended : "";
   const part = run && run.read < 0.999 ? `, ${Math.floor(run.read * 100)}% of the files` : "";
-  if (run && run.age === null && run.state !== "running") return `${until}, its end`;
+  if (run && run.age === null && run.state !== "running") return `${until}, the last one`;
   const age = Math.round((Date.now() - at) / 1000 + (run?.age ?? 0));
   const when = at ? (age < 2 ? "now" : `${age} s ago`) : "loading …";
   return until ? `${until}${part}, ${when}` : at ? `updated ${when}` : when;
+}
+
+// While steps arrive there are more of them than the page shows.
+function untilOf({ run, steps }) {
+  if (!run) return "";
+  return steps.count ? `analysed until ${steps.title(steps.count - 1).toLowerCase()}` : "no step has ended yet";
 }
 
 async function turn() {
@@ -77,7 +84,7 @@ async function turn() {
     try {
       const status = await own.refresh();
       if (own !== view || mine !== turnNumber) return;
-      last = { at: Date.now(), error: "", status };
+      last = { at: Date.now(), error: "", status, until: untilOf(status) };
     } catch (error) {
       if (own !== view || mine !== turnNumber) return;
       last = { ...last, error: error.message };
@@ -87,14 +94,15 @@ async function turn() {
     byId("loading")?.remove();
     document.documentElement.dataset.ready = "yes";
   }
-  if (isLive) timer = setTimeout(turn, EVERY);
+  const isShort = last.status?.run?.state === "running" && last.status.steps.seconds.at(-1) < SHORT;
+  if (isLive) timer = setTimeout(turn, isShort ? OFTEN : EVERY);
 }
 
 function open() {
   if (view && pathOf() === shownPath) return;
   forgetCharts();
   view = findView();
-  last = { at: 0, error: "", status: null };
+  last = NOTHING;
   document.title = view.title === "verl-otel" ? view.title : `${view.title} · verl-otel`;
   byId("main").replaceChildren(make("p", { id: "loading", class: "loading" }, "Loading …"), view.element);
   if (shownPath !== null) {

@@ -26,6 +26,7 @@ function axisOf(values, extra = {}) {
   return { ...looks, grid: { stroke: () => palette.line, width: 1 }, values, ...extra };
 }
 
+const ROUND_STEPS = [0, 1, 2, 3, 4, 5, 6].flatMap((power) => [1, 2, 5].map((each) => each * 10 ** power));
 const marksOf = (words) => (plot, at, place, space, step) => at.map(words(step));
 const whole = (plot, at) => at.map((value) => (Number.isInteger(value) ? value.toLocaleString("en-US") : ""));
 
@@ -82,7 +83,7 @@ export function chart(options) {
       axes: [
         axisOf(isSteps ? options.names ?? whole : marksOf(axisSeconds), {
           size: 24, space: 56, label: options.label || undefined, labelSize: 16, labelGap: -2,
-          ...(isSteps ? {} : { incrs: ROUND_SECONDS }),
+          incrs: isSteps ? ROUND_STEPS : ROUND_SECONDS,
         }),
         axisOf(marksOf(isTime ? axisSeconds : axisNumber), {
           size: axisWidth, space: 32, ...(isTime ? { incrs: ROUND_SECONDS } : {}),

@@ -3,7 +3,7 @@
 // Two runs: what differs, in the sentences of `verl-otel compare`, then each difference with its significance, then the
 // scalars over each other.
 
-import { bdi, dataTable, make, number, percent, seconds, section } from "./dom.js";
+import { bdi, changes, dataTable, make, number, percent, prose, seconds, section } from "./dom.js";
 import { compareHref, runHref } from "./home.js";
 import { SHARED, scalarChart, scalarName } from "./scalars.js";
 import { get, getScalars, runAddress } from "./source.js";
@@ -24,13 +24,18 @@ function showChange({ change }) {
 // A bar from the middle: to the right more than A, to the left less.
 function changeBar(row) {
   const bar = make("i");
-  const size = Math.min(1, Math.abs(row.change ?? 0) / FULL) * 50;
-  bar.style.insetInlineStart = `${row.change > 0 ? 50 : 50 - size}%`;
+  const change = row.change ?? Infinity; // new in B
+  const size = Math.min(1, Math.abs(change) / FULL) * 50;
+  bar.style.insetInlineStart = `${change > 0 ? 50 : 50 - size}%`;
   bar.style.inlineSize = `${size}%`;
   return make("span", { class: "change-bar", "aria-hidden": "true" }, bar);
 }
 
-const nameOf = (row) => [row.name, row.unit === "s" ? "" : make("small", {}, ` ${row.unit}`)];
+// Long names may break after an underscore.
+const nameOf = (row) => [
+  row.name.split(/(?<=_)/).map((part) => [part, make("wbr")]),
+  row.unit === "s" ? "" : make("small", {}, ` ${row.unit}`),
+];
 const COLUMNS = [
   { title: "A typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },
   ...["a", "b"].map((side) => ({
@@ -40,8 +45,8 @@ const COLUMNS = [
   { title: "Change", number: true, value: (row) => row.change ?? Infinity, text: showChange },
   { title: "◂ less · more ▸", fixed: true, change: true, text: changeBar },
   {
-    title: "By chance?", value: (row) => row.p ?? 2,
-    text: (row) => (row.significant ? "no" : row.p === null ? "" : "perhaps"),
+    title: "Significant", value: (row) => row.p ?? 2,
+    text: (row) => (row.significant ? "yes" : row.p === null ? "" : "no"),
   },
 ];
 
@@ -52,14 +57,17 @@ function mark(place) {
 }
 
 function lines(texts, look) {
-  return texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, bdi(text.trim())))) : "";
+  const write = (text) => text.trim().replace(/^-/, "−").replaceAll("->", "→");
+  return texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(write(text))))) : "";
 }
 
 function answerOf(compared) {
   const [head, ...more] = compared.sentences;
+  const [main, aside = ""] = head.split(/ (?=\([^()]*\)\.?$)/);
   const held = ["a", "b"].map((side) => [side.toUpperCase(), compared.held[side]]).filter(([, each]) => each.verdict);
   const cost = ([side, { text, verdict }]) => `${side}: ${text}. ${verdict}`;
-  return [make("p", { class: "verdict-line" }, bdi(head)), lines(more, "plain"), lines(held.map(cost), "plain"),
+  return [make("p", { class: "verdict-line" }, prose(main)), make("p", { class: "soft" }, bdi(aside)),
+    lines(more, "plain"), lines(held.map(cost), "plain"),
     lines(compared.notes, "plain soft")].filter(Boolean);
 }
 
@@ -73,7 +81,7 @@ export function compareView(first, second) {
     make("section", { id: "answer", "aria-label": "Answer" }, answer),
     section("differences", "Differences", body), section("both", "Scalars over each other", grid));
   const views = new Map();
-  let drawn = "";
+  const isNew = changes();
 
   function show(title, both) {
     if (!views.has(title)) {
@@ -115,8 +123,7 @@ export function compareView(first, second) {
         return { read };
       }
       const compared = await get(`compare/${names.map(encodeURIComponent).join("/")}`);
-      if (JSON.stringify(compared) === drawn) return {};
-      drawn = JSON.stringify(compared);
+      if (!isNew(compared)) return {};
       answer.removeAttribute("aria-busy");
       answer.replaceChildren(...answerOf(compared));
       const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);

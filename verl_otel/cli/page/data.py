@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final
 
 from verl_otel._internal import printable
@@ -47,7 +48,7 @@ MAX_KEYS: Final = 40
 MAX_SERIES: Final = 1_000
 LISTED: Final = 200
 UNSETTLED: Final = 3
-"""The last steps may change: their GPU time becomes known with the next ones."""
+"""The last steps may change, and all whose GPU time is not known yet: it becomes known with the next ones."""
 SEGMENTS: Final = 400
 """Maximum parts of one critical path."""
 ACTIVITIES: Final = 160
@@ -208,6 +209,7 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
         first: Index of the first step that is wanted.
     """
     steps = run.steps[first : first + MAX_STEPS]
+    unsettled = max(UNSETTLED, sum(1 for _ in takewhile(lambda step: not step.next_ns, reversed(run.steps))))
     phases, gpu = _Columns(len(steps)), _Columns(len(steps))
     for index, step in enumerate(steps):
         phases.add(index, phase_seconds(step))
@@ -215,7 +217,7 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
     return {
         "first": first,
         "all": len(run.steps),
-        "settled": max(0, min(first + len(steps), len(run.steps) - UNSETTLED)),
+        "settled": max(0, min(first + len(steps), len(run.steps) - unsettled)),
         "number": [step.number for step in steps],
         "start": [round(step.start_ns / 1e9, 3) for step in steps],
         "seconds": [round(step.seconds, 4) for step in steps],

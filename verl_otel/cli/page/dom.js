@@ -32,6 +32,7 @@ export function prose(text) {
   const joined = text.replace(/(\d) (?=(?:ms|s|m|h|µs|GPU|GiB|MiB)\b)/g, "$1\u00a0");
   return bdi(joined.replace(/(\u00a0[hm]) (?=\d)/g, "$1\u00a0"));
 }
+export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 let ids = 0;
 export const freshId = (stem) => `${stem}-${(ids += 1)}`;
 
@@ -67,6 +68,16 @@ export function factList(facts) {
   const known = facts.filter(([, text]) => (text ?? "") !== "");
   return make("dl", { class: "facts" }, known.map(([title, text]) =>
     make("div", {}, make("dt", {}, bdi(title)), make("dd", {}, bdi(text)))));
+}
+
+// Returns whether data differ from those before: what is unchanged is not drawn again.
+export function changes() {
+  let known;
+  return (data) => {
+    const before = known;
+    known = JSON.stringify(data);
+    return known !== before;
+  };
 }
 
 // A part that is made when it is opened.
@@ -111,12 +122,6 @@ export function axisSeconds(step) {
   const [, unit, factor] = UNITS.find(([least]) => step >= least);
   const words = axisNumber(step / factor);
   return (value) => `${words(value / factor)} ${unit}`;
-}
-
-// Steps of an axis: 1, 2 or 5 times a power of ten.
-export function niceStep(raw) {
-  const power = 10 ** Math.floor(Math.log10(raw || 1));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
 }
 
 // For axes: all labels of one axis with the same digits.

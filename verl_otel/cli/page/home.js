@@ -3,7 +3,9 @@
 // All runs: which of them needs attention? Search, filter, order and the two runs to compare are in the address.
 
 import { spark } from "./chart.js";
-import { ago, bdi, button, clock, count, counted, dataTable, make, number, percent, seconds } from "./dom.js";
+import {
+  ago, bdi, button, changes, clock, count, counted, dataTable, make, number, percent, prose, seconds,
+} from "./dom.js";
 import { get } from "./source.js";
 
 // How a state looks: running, finished, bad, stalled, or odd.
@@ -30,8 +32,9 @@ function findingOf(row) {
   if (!row.finding) return soft("nothing recorded");
   if (!row.finding.is_finding) return soft("nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
-  return make("span", { class: "finding-text", title: row.finding.text },
-    make("b", {}, cost), " ", bdi(row.finding.text));
+  // The seconds stand before it.
+  const text = row.finding.text.replace(/ Without that the step would have been .* shorter\.$/, "");
+  return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 
 const figure = (text, line, label, hue) => make("span", { class: "figure" }, spark(line ?? [], label, { hue }), text);
@@ -47,8 +50,8 @@ function offer(control, values, all, chosen) {
 export function homeView(query, go) {
   const keys = ["q", "state", "project", "sort", "a", "b"];
   const wanted = Object.fromEntries(keys.map((key) => [key, query.get(key) ?? ""]));
+  const isNew = changes();
   let rows = null;
-  let drawn = "";
   const search = make("input", {
     type: "search", placeholder: "Search runs and findings", "aria-label": "Search runs and findings",
     value: wanted.q, oninput: () => change({ q: search.value }),
@@ -131,9 +134,9 @@ export function homeView(query, go) {
   }
 
   function fill() {
-    offer(states, [...new Set(rows.map(stateOf))].sort(), "Every state", wanted.state);
+    offer(states, [...new Set(rows.map(stateOf))].sort(), "All states", wanted.state);
     const known = [...new Set(rows.map((row) => row.project).filter(Boolean))].sort();
-    offer(projects, known, "Every project", wanted.project);
+    offer(projects, known, "All projects", wanted.project);
     const some = (text, test) => [rows.filter(test).length, text];
     const words = [
       some("running", (row) => row.state === "running"), some("to look at", (row) => row.attention > 1),
@@ -157,8 +160,7 @@ export function homeView(query, go) {
     title: "Runs",
     async refresh() {
       const found = await get("runs");
-      if (JSON.stringify(found) !== drawn) {
-        drawn = JSON.stringify(found);
+      if (isNew(found)) {
         rows = found;
         fill();
       }

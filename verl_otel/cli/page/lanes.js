@@ -4,7 +4,7 @@
 // element with one text; what its bars are is shown for the pointer, and stands in a table for everybody.
 
 import { look } from "./colours.js";
-import { axisSeconds, bdi, button, legend, make, niceStep, seconds, shape } from "./dom.js";
+import { ROUND_SECONDS, axisSeconds, bdi, button, legend, make, seconds, shape } from "./dom.js";
 
 const MARKS = 6;
 const SHOWN = 8; // entries of the legend
@@ -45,12 +45,13 @@ export function laneChart(title, lanes, end) {
   }
 
   function draw() {
-    const step = niceStep((to - from) / MARKS);
+    const step = ROUND_SECONDS.find((each) => each >= (to - from) / MARKS) ?? to - from;
     const words = axisSeconds(step);
     const marks = [];
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
       const mark = make("span", {}, words(+at.toPrecision(6)));
       mark.style.insetInlineStart = place(at);
+      if (at - from > 0.97 * (to - from)) mark.classList.add("end");
       marks.push(mark);
     }
     axis.replaceChildren(make("span", { class: "lane-track" }, marks));

@@ -5,8 +5,8 @@
 import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
-  bdi, clock, count, counted, dataTable, details, factList, figures, filled, make, number, pause, percent, prose,
-  seconds, section, swatch,
+  bdi, capital, changes, clock, count, counted, dataTable, details, factList, figures, filled, make, number, pause,
+  percent, prose, seconds, section, swatch,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
@@ -18,19 +18,24 @@ const MOST_PHASES = 12; // columns of the table of steps
 
 // Replaces the content of an element when what it is made of has changed: what is unchanged keeps focus and place.
 function keep(element) {
-  let known = "";
-  return (data, content) => {
-    const text = JSON.stringify(data);
-    if (text === known) return;
-    known = text;
-    element.replaceChildren(...filled([content()]));
-  };
+  const isNew = changes();
+  return (data, content) => isNew(data) && element.replaceChildren(...filled([content()]));
 }
 
 // -- what it needs --
 
-export const costOf = (lost) =>
-  make("span", { class: "verdict-cost" }, make("b", {}, seconds(lost)), make("small", {}, " lost"));
+const whatToDo = () => make("b", {}, "What to do: ");
+
+// A sentence on what took long, with its cost, its advice and a link; others than the first are small.
+export function verdictRow(line, place, { link = "", end = "", hasAdvice = true } = {}) {
+  const lost = line.is_finding && line.saved !== null;
+  return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
+    lost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
+    make("div", {},
+      make("p", { class: "verdict-line" }, prose(line.text), end && bdi(end), place ? [" ", link] : ""),
+      line.next && hasAdvice ? make("p", { class: "advice" }, whatToDo(), prose(line.next)) : "",
+      place || !link ? "" : make("p", {}, link)));
+}
 
 function verdict(run, hrefOf) {
   const { findings, read } = run;
@@ -40,14 +45,8 @@ function verdict(run, hrefOf) {
   }
   return findings.map((line, place) => {
     const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`) : "";
-    const isNew = line.next && !findings.slice(0, place).some((before) => before.next === line.next);
-    const lost = line.saved !== null && line.is_finding;
-    return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
-      lost ? costOf(line.saved) : "",
-      make("div", {},
-        make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
-        isNew ? make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)) : "",
-        place || !link ? "" : make("p", {}, link)));
+    const hasAdvice = !findings.slice(0, place).some((before) => before.next === line.next);
+    return verdictRow(line, place, { link, hasAdvice });
   });
 }
 
@@ -69,7 +68,7 @@ function stepTable(steps) {
   const own = (index) => String(steps.number[index] ?? "?");
   return dataTable("Steps, the newest first", [
     { title: "Step", number: true, value: (index) => steps.number[index] ?? -1, text: own },
-    column("Took", steps.seconds), column("Lost", steps.saved),
+    column("Took", steps.seconds), column("Longer than usual by", steps.saved),
     { title: "Outcome", text: (index) => steps.failed[index].toLowerCase() },
     ...Object.entries(steps.phases).slice(0, MOST_PHASES).map(([key, values]) => column(key, values)),
   ], rows, { page: 10, quiet: true });
@@ -125,9 +124,9 @@ function indicatorTable(run, lines) {
   const words = `Bands of the profile ${run.profile}.${unknown.length ? ` Not recorded: ${unknown.join(", ")}.` : ""}`;
   return [
     make("table", { class: "indicators" }, caption, make("tbody", {}, rows)), make("p", { class: "soft" }, words),
-    run.progress ? make("p", {}, `${run.progress[0].toUpperCase()}${run.progress.slice(1)}.`) : "",
-    run.learning.map((row) => make("p", { class: "note" }, bdi(`Step ${row.began}: ${row.text}`),
-      row.next ? make("span", { class: "advice" }, " ", bdi(row.next)) : "")),
+    run.progress ? make("p", {}, `${capital(run.progress)}.`) : "",
+    run.learning.map((row) => make("p", { class: "note" }, bdi(`Step ${row.began}: ${row.text}.`),
+      row.next ? make("span", { class: "advice" }, " ", whatToDo(), bdi(row.next)) : "")),
   ];
 }
 
@@ -135,6 +134,8 @@ function indicatorTable(run, lines) {
 
 const spent = (row, kind) =>
   row.parts.filter((part) => part.kind === kind).reduce((sum, part) => sum + part.seconds, 0);
+
+export const tokensOf = ({ tokens }) => (tokens[0] + tokens[1] ? tokens.map(count).join(" + ") : "");
 
 export function trajectoryColumns(hrefOf) {
   const outcome = (row) => filled([
@@ -149,7 +150,7 @@ export function trajectoryColumns(hrefOf) {
     figures("Turns", (row) => row.turns, count),
     {
       title: "Tokens in + out", number: true, value: (row) => row.tokens[0] + row.tokens[1],
-      text: (row) => (row.tokens[0] + row.tokens[1] ? row.tokens.map(count).join(" + ") : ""),
+      text: tokensOf,
     },
     {
       title: "Score", number: true, value: (row) => row.score ?? -Infinity,
@@ -216,7 +217,7 @@ function devicePart(run) {
   return make("div", { class: "pair" },
     make("div", {}, shareBar(run.gpu)),
     make("div", {},
-      run.cost.map((line) => make("p", {}, prose(line))),
+      run.cost.map((line) => make("p", {}, prose(capital(line.trim())))),
       balance ? make("p", {}, `Short of GPUs: ${balance.short}. The trainer waited ${percent(balance.trainer_waits)} `
         + `of its time, the rollouts ${percent(balance.rollouts_wait)} of theirs.`) : "",
       startUps.filter((each) => each.seconds).map((each) => make("p", {},
@@ -252,13 +253,13 @@ function eventsPart(run) {
     [...run.events].reverse().map((event) => make("article", { class: `event${event.resolved ? "" : " is-open"}` },
       make("h3", {}, event.kind, event.resolved ? ", over" : "", " ", make("small", {}, clock(event.time))),
       make("p", {}, bdi(event.text)),
-      event.next ? make("p", { class: "advice" }, make("b", {}, "What to do: "), bdi(event.next)) : "",
+      event.next ? make("p", { class: "advice" }, whatToDo(), bdi(event.next)) : "",
       event.stack.length ? textBox("Stack", event.stack.join("\n")) : "",
       Object.keys(event.detail).length ? details("All that was recorded", () => tree(event.detail)) : "")),
     dead.map((row) =>
       make("p", { class: "note" }, bdi(`${row.process} stopped writing ${seconds(row.silent)} before the others.`))),
     run.events.length + dead.length ? "" : make("p", { class: "soft" }, "No stall, crash or alert was reported."),
-    run.log.length ? [make("h3", {}, "Log, newest first"), textBox("Log", [...run.log].reverse().join("\n"))] : "",
+    run.log.length ? [make("h3", {}, "Log, newest first"), textBox("Log", run.log.join("\n"))] : "",
   ];
 }
 
@@ -299,8 +300,8 @@ export function runView(name, query, go) {
     go(runHref(name) + (chosen.size ? `?scalars=${encodeURIComponent([...chosen].join(","))}` : ""));
     showScalars();
   });
+  const hasScalars = changes();
   let run = null;
-  let shownScalars = "";
 
   const element = make("div", { class: "run" }, make("h1", { class: "unseen" }, "Run ", bdi(name)),
     make("section", { id: "verdict", "aria-label": "Verdict" }, parts.verdict, parts.now),
@@ -309,9 +310,9 @@ export function runView(name, query, go) {
       section("indicators", "Core indicators", parts.indicators)),
     section("learning", "How it learns", charts.learning),
     make("div", { class: "pair" },
-      make("div", {}, section("held", "Steps that took longer than usual", parts.held),
-        section("events", "Events and log", parts.events)),
+      section("held", "Steps that took longer than usual", parts.held),
       section("trajectories", "Slowest trajectories", parts.slowest)),
+    section("events", "Events and log", parts.events),
     section("device", "Device time", parts.device),
     section("scalars", "All scalars", charts.all),
     section("about", "About this run", parts.about));
@@ -323,11 +324,13 @@ export function runView(name, query, go) {
     await charts.update(lines);
   }
 
-  function showParts() {
+  async function showParts() {
     const facts = make("p", { class: "soft lead" }, prose(filled([run.headline, run.held]).join(" · ")));
     fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run, hrefOf), facts]);
     fills.now([run.open, run.state], () => nowPart(run));
+    await pause();
     fills.held([steps.held.length, steps.held.at(-1), run.levers], () => heldPart(steps, run, name));
+    await pause();
     const slowest = run.slowest.map((row) => row.trace_id);
     fills.slowest([slowest, run.samples, steps.count], () => slowestPart(run, name, steps));
     document.getElementById("device-title").textContent = run.has_gpu ? "GPU time" : "Device time (CPU)";
@@ -347,12 +350,8 @@ export function runView(name, query, go) {
       if (isNew || !parts.verdict.childElementCount) all.update(run.events);
       if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps));
       await pause();
-      showParts();
-      const text = JSON.stringify([run.steps, run.end, run.scalars.length]);
-      if (text !== shownScalars) {
-        shownScalars = text;
-        await showScalars();
-      }
+      await showParts();
+      if (hasScalars([run.steps, run.end, run.scalars.length])) await showScalars();
       return { run, steps };
     },
   };

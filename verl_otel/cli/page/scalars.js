@@ -3,7 +3,7 @@
 // Charts of scalars: those that show how a run learns, in groups, and those that a user looks for.
 
 import { chart } from "./chart.js";
-import { bdi, count, counted, make, number, pause, seconds } from "./dom.js";
+import { bdi, changes, count, counted, make, number, pause, seconds } from "./dom.js";
 
 // As verl writes it.
 export const scalarName = (name) => (name.startsWith("verl.") ? name.slice(5).replaceAll(".", "/") : name);
@@ -15,7 +15,7 @@ const GROUPS = [
   ["Entropy", /^verl\.actor\.entropy(_loss)?$/],
   ["Gradient norm", /^verl\.(actor|critic)\.grad_norm$/],
   ["Response length, tokens", /^verl\.response_length\.(mean|max)$/],
-  ["Throughput, tokens a second and GPU", /^verl\.perf\.throughput$/],
+  ["Tokens a second and GPU", /^verl\.perf\.throughput$/],
   ["Validation", /^verl\.(validation\.score|val-core.*)$/],
 ];
 // Those that two runs are compared by: the same without validation.
@@ -25,7 +25,8 @@ const MOST_FOUND = 40;
 
 // A chart of some lines of scalars; update(lines) with those of its names.
 export function scalarChart(title, { band = null, height = 190, names = null } = {}) {
-  let [xs, columns, shown, values, view, drawn] = [[], [], [], [], null, ""];
+  let [xs, columns, shown, values, view] = [[], [], [], [], null];
+  const isNew = changes();
   const key = make("div");
   const element = make("div", { class: "scalar" });
 
@@ -58,9 +59,7 @@ export function scalarChart(title, { band = null, height = 190, names = null } =
   return {
     element,
     update(lines) {
-      const text = JSON.stringify(lines);
-      if (text === drawn) return;
-      drawn = text;
+      if (!isNew(lines)) return;
       shown = lines.filter((line) => line.y.some((value) => value !== null)).slice(0, MOST_LINES);
       xs = [...new Set(shown.flatMap((line) => line.x))].sort((a, b) => a - b);
       columns = shown.map((line) => {

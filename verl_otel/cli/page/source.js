@@ -57,7 +57,8 @@ export class Steps {
 
   // Returns whether anything is new.
   async update() {
-    const before = JSON.stringify([this.count, this.seconds.slice(-4), this.held.length]);
+    const look = () => JSON.stringify([this.count, this.settled, this.seconds.slice(-4), this.held.length]);
+    const before = look();
     let isMore = true;
     while (isMore) {
       const part = await get(`${runAddress(this.name)}/steps?first=${this.settled}`);
@@ -67,7 +68,7 @@ export class Steps {
       isMore = this.count < part.all;
       this.settled = isMore ? this.count : part.settled;
     }
-    return before !== JSON.stringify([this.count, this.seconds.slice(-4), this.held.length]);
+    return before !== look();
   }
 
   add(part) {

@@ -5,11 +5,12 @@
 
 import { look } from "./colours.js";
 import {
-  bdi, count, counted, dataTable, details, figures, filled, make, number, percent, prose, seconds, section,
+  bdi, changes, count, counted, dataTable, details, factList, figures, filled, make, number, percent, prose,
+  seconds, section,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { laneChart, partItem, workName } from "./lanes.js";
-import { costOf, shareBar, trajectoryColumns } from "./run.js";
+import { shareBar, tokensOf, trajectoryColumns, verdictRow } from "./run.js";
 import { get, hasDocument, isLive, runAddress } from "./source.js";
 import { getRun, stepsOf, timeline } from "./timeline.js";
 
@@ -92,13 +93,9 @@ function verdicts(step, isSlow) {
   if (!step.sentences.length) {
     const wasSlow = step.unexplained || isSlow;
     const text = wasSlow ? "It was slow, and no single cause was found." : "Nothing delayed it noticeably.";
-    return make("div", { class: "verdict" }, make("div", {}, make("p", { class: "verdict-line" }, text, bdi(end))));
+    return verdictRow({ text, is_finding: false }, 0, { end });
   }
-  return step.sentences.map((line, place) =>
-    make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
-      line.is_finding ? costOf(line.saved) : "",
-      make("div", {}, make("p", { class: "verdict-line" }, prose(line.text), bdi(place ? "" : end)),
-        make("p", { class: "advice" }, make("b", {}, "What to do: "), prose(line.next)))));
+  return step.sentences.map((line, place) => verdictRow(line, place, { end: place ? "" : end }));
 }
 
 function list(title, lines) {
@@ -115,7 +112,7 @@ export function stepView(name, key) {
   const heading = make("h1", { id: "step-title", tabIndex: -1 });
   const pager = make("nav", { class: "pager", "aria-label": "Steps" });
   const element = make("div", { class: "step" }, make("div", { class: "title-row" }, heading, pager), body);
-  let drawn = "";
+  const isNew = changes();
   let index = -1;
 
   function page(text, to, label) {
@@ -128,7 +125,7 @@ export function stepView(name, key) {
     const slow = [...steps.marks].filter(([, word]) => word !== "start-up").map(([at]) => at).sort((a, b) => a - b);
     const nextSlow = slow.find((at) => at > index) ?? slow.find((at) => at !== index) ?? -1;
     pager.replaceChildren(...filled([
-      page("← Before", index - 1, "The step before"), page("Next →", index + 1, "The next step"),
+      page("← Previous", index - 1, "The previous step"), page("Next →", index + 1, "The next step"),
       nextSlow < 0 ? "" : page("Next held step", nextSlow, "The next held step"),
     ]));
     const all = timeline(steps, (at) => (location.hash = hrefAt(at)), { height: 130, current: index });
@@ -179,11 +176,7 @@ export function stepView(name, key) {
       }
       const address = `${runAddress(name)}/steps/${index}`;
       const step = hasDocument(address) ? await get(address) : null;
-      const text = JSON.stringify([step, steps.count]);
-      if (text !== drawn) {
-        drawn = text;
-        draw(step, run);
-      }
+      if (isNew([step, steps.count])) draw(step, run);
       return { run, steps };
     },
   };
@@ -208,20 +201,18 @@ function callLanes(row) {
   return [path, ...[...lanes.values()].slice(0, MOST_LANES)];
 }
 
-// What its time went to, and how it ended, in a line each.
+// How it ended, and what its time went to.
 function factsOf(row) {
-  const dotted = (texts) => make("p", {}, filled(texts).map((text, place) => [place ? " · " : "", bdi(text)]));
-  const nameOf = ({ kind, name }) => ({ llm: "LLM", wait: "waiting" })[kind] ?? (name ? `${kind} ${name}` : kind);
-  const callsOf = ({ calls }) => (calls > 1 ? ` in ${calls} calls` : "");
-  return [
-    dotted([
-      row.process && `on ${row.process}`, row.turns ? counted(row.turns, "turn") : "",
-      row.tokens[0] + row.tokens[1] ? `${count(row.tokens[0])} tokens in, ${count(row.tokens[1])} out` : "",
-      row.score !== null && `score ${number(row.score)}`, row.finish && `ended: ${row.finish}`,
-      row.outcome !== "success" && row.outcome, row.failed && "failed", !row.whole && "only its root was kept",
-    ]),
-    dotted(row.parts.map((part) => `${nameOf(part)} ${seconds(part.seconds)}${callsOf(part)}`)),
-  ];
+  const words = { llm: "LLM", wait: "Waiting", tool: "Tool", reward: "Reward" };
+  const nameOf = ({ kind, name }) => [words[kind] ?? kind, kind === "tool" && name].filter(Boolean).join(" ");
+  const ends = [row.finish, row.outcome !== "success" && row.outcome, row.failed && "failed"];
+  return factList([
+    ["Ended", filled(ends).join(", ")], ["Score", row.score === null ? "" : number(row.score)],
+    ["Turns", count(row.turns || null)], ["Tokens in + out", tokensOf(row)], ["Process", row.process],
+    ...row.parts.map((part) =>
+      [nameOf(part), seconds(part.seconds) + (part.calls > 1 ? ` in ${part.calls} calls` : "")]),
+    ["Kept", row.whole ? "" : "its root only"],
+  ]);
 }
 
 const callTable = (row) => dataTable("Calls of the trajectory", [
@@ -236,7 +227,7 @@ const callTable = (row) => dataTable("Calls of the trajectory", [
 export function trajectoryView(name, key, id) {
   const steps = stepsOf(name);
   const element = make("div", { class: "step" }, make("h1", {}, "Trajectory"));
-  let drawn = "";
+  const isNew = changes();
   return {
     element,
     title: `Trajectory · ${name}`,
@@ -251,9 +242,7 @@ export function trajectoryView(name, key, id) {
       const step = index >= 0 && index < steps.count && hasDocument(address) ? await get(address) : null;
       const known = [...(step?.trajectories ?? []), ...run.slowest];
       const row = known.find((each) => each.trace_id === id);
-      const text = JSON.stringify(row ?? null);
-      if (text === drawn) return { run, steps };
-      drawn = text;
+      if (!isNew(row ?? null)) return { run, steps };
       if (!row) {
         element.append(make("p", { class: "soft" }, "It is not among those that were kept."));
         return { run, steps };
@@ -303,7 +292,7 @@ const groupTable = (rows, hrefOf) => dataTable(counted(rows.length, "prompt"), [
 export function samplesView(name, kind, step, group) {
   const element = make("div", { class: "step" });
   const what = `${kind === "validation" ? "Validation at step" : "Step"} ${step}`;
-  let drawn = "";
+  const isNew = changes();
   return {
     element,
     title: `${what} · ${name}`,
@@ -311,8 +300,7 @@ export function samplesView(name, kind, step, group) {
     async refresh() {
       const query = new URLSearchParams({ step, kind, ...(group === undefined ? {} : { group }) });
       const [run, rows] = await Promise.all([get(runAddress(name)), get(`${runAddress(name)}/samples?${query}`)]);
-      if (JSON.stringify(rows) !== drawn) {
-        drawn = JSON.stringify(rows);
+      if (isNew(rows)) {
         const isGroup = group !== undefined && rows.length;
         element.replaceChildren(
           make("h1", {}, group === undefined ? `${what}: samples` : [`${what}: sample `, bdi(group)]),

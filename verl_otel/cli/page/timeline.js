@@ -37,7 +37,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
 
   function markOf(index) {
     const words = {
-      held: `, ${seconds(steps.saved[index])} lost`, slow: ", slow without a known cause",
+      held: `, ${seconds(steps.saved[index])} longer than usual`, slow: ", slow without a known cause",
       failed: `, ${(steps.failed[index] || "").toLowerCase()}`, "start-up": ", with start-up",
     };
     return words[steps.marks.get(index)] ?? "";
@@ -66,7 +66,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
     unit: seconds,
     label: current === null ? "step" : "",
     text: describe,
-    rest: () => (current === null ? "" : describe(current)),
+    rest: () => (current === null ? "Drag to zoom, click to open a step." : describe(current)),
     click: open,
     names: (plot, at) => at.map(nameOf),
     keys: (at) => ({ v: next(at, 1), V: next(at, -1) }),
@@ -89,7 +89,6 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
       (words.has("held") || words.has("slow")) && "▼ held step", words.has("failed") && "■ failed step",
       state.heights.some((value) => value > state.limit * 1.04)
         && "Higher columns are cut: their value stands above the gap.",
-      "Drag to zoom, click to open a step.",
     ];
     key.replaceChildren(
       legend(state.parts.map(([name]) => [...state.style(name).slice(0, 2), state.style(name)[2] ?? name])),

@@ -3,8 +3,9 @@
 """Checks requests: any client with the token may read the page, and with ``--no-token`` every client on this machine.
 
 The loopback is no boundary: every user of the machine reaches it, and the page shows what only the user of the training may read. So every
-request needs the token, as a bearer token or as a cookie that a visit of ``/?token=...`` sets. Without a token only requests to a loopback name
-are answered: a page of another site whose name resolves to this machine sends its own name as ``Host`` (DNS rebinding).
+request needs the token, as a bearer token or as a cookie that a visit of ``/?token=...`` sets; ``/`` asks for it, because the link of a proxy
+has none. With ``--no-token`` only requests to a loopback name are answered: a page of another site whose name resolves to this machine sends its
+own name as ``Host`` (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ COOKIE: Final = "verl_otel_view"
 """Beginning of the cookie's name. The port follows, because browsers send a host's cookies to all its ports: two servers have two cookies."""
 MIN_LENGTH: Final = 16
 """Shortest token, in characters."""
+_FORM: Final = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>verl-otel view</title>
+<form action="./"><p>{text} <label>Token of the address that verl-otel view prints, or of its --token-file:
+<input name="token" type="password" required autofocus></label> <button>Open</button></p></form></html>
+"""
 
 
 class Access:
@@ -49,22 +55,32 @@ class Access:
         if request.path == "/" and given:
             return self._log_in(given, cookie)
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token):
-            return None
         cookies = dict(part.strip().partition("=")[::2] for part in request.headers.get("cookie", "").split(";"))
-        if hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
+        is_bearer = scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token)
+        if is_bearer or hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
             return None
-        return make_plain_reply(
-            401,
-            "open the address that verl-otel view prints, /?token=TOKEN, or send the token as bearer token",
-            ("WWW-Authenticate", "Bearer"),
-        )
+        return _refuse(is_visit=request.path == "/" and not scheme)
 
     def _log_in(self, given: str, name: str) -> Reply:
         if not hmac.compare_digest(given.encode(), self._token):
-            return make_plain_reply(401, "wrong token")
+            return _ask(401, "Wrong token.")
         cookie = f"{name}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
         return Reply(303, (("Location", "./"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
+
+
+def _refuse(*, is_visit: bool) -> Reply:
+    """Return the answer to a request without the token: where the page is opened, the question for it."""
+    if is_visit:
+        return _ask(200, "This page needs a token.")
+    text = "open the address that verl-otel view prints, /?token=TOKEN, or send the token as bearer token"
+    return make_plain_reply(401, text, ("WWW-Authenticate", "Bearer"))
+
+
+def _ask(status: int, text: str) -> Reply:
+    """Return the page that asks for the token. It has nothing of any run, and its form is relative to the path of a proxy."""
+    policy = "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    headers = ("Content-Type", "text/html; charset=utf-8"), ("Content-Security-Policy", policy)
+    return Reply(status, (*headers, ("Cache-Control", "no-store")), _FORM.format(text=text).encode())
 
 
 def read_token(path: Path) -> str:

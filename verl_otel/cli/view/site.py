@@ -186,10 +186,10 @@ LONGEST_LINE: Final = 500
 
 
 def read_log(folders: Iterable[str]) -> list[str]:
-    """Return the last records of all processes as ``verl-otel logs`` shows them, the oldest first."""
+    """Return the last records of all processes as ``verl-otel logs`` shows them, the newest first."""
     paths = [path for path in run_log.find_files(map(Path, folders)) if not run_log.is_rotated(path)]
     records = sorted((record for path in paths[:LOG_FILES] for record in _read_records(path)), key=run_log.time_of)
-    return [printable.show(render_line(record), LONGEST_LINE) for record in records[-LOG_LINES:]]
+    return [printable.show(render_line(record), LONGEST_LINE) for record in records[: -LOG_LINES - 1 : -1]]
 
 
 def _read_records(path: Path) -> Iterator[Record]:

@@ -18,6 +18,8 @@ from verl_otel.semconv.run_state import ENDS, NO_END
 
 LOOK_SECONDS: Final = 2.0
 """How often files are looked at."""
+FRESH_SECONDS: Final = 0.5
+"""A request has the files looked at if the last look is longer ago: what a viewer gets is not behind by a look."""
 IDLE_SECONDS: Final = 120.0
 """A run that no client requested in this time is dropped."""
 MAX_WATCHED: Final = 4
@@ -43,8 +45,22 @@ class _Watched:
         """When it may be explained again."""
         self.explained_at = time.monotonic()
         """When it was explained."""
+        self.looked_at = float("-inf")
+        """When its files were looked at."""
         self.spent = 0.0
         """CPU seconds that reading it took since it was saved."""
+
+    def look(self) -> None:
+        """Look for what is new, unless that was done just now, and read a piece of it."""
+        now = time.monotonic()
+        if now - self.looked_at < FRESH_SECONDS:
+            return
+        self.looked_at = now
+        self.live.look()
+        if self.live.is_behind and (self.live.is_finished or self.live.has_other_attempts()):
+            self.live = reader.begin_page(self.live.folders)
+            self.live.look()
+        self.read()
 
     def read(self) -> None:
         """Read a piece."""
@@ -84,10 +100,9 @@ class Watcher:
                 if folders is None:
                     return None
                 watched = self._runs[name] = _Watched(folders)
-                watched.live.look()
-                watched.read()
                 self._forget()
                 self._wanted.set()
+            watched.look()
             watched.asked_at = time.monotonic()
             return _explain(watched), watched.read_share
 
@@ -124,11 +139,7 @@ class Watcher:
         with self._lock:
             self._forget()
             for watched in self._runs.values():
-                watched.live.look()
-                if watched.live.is_behind and (watched.live.is_finished or watched.live.has_other_attempts()):
-                    watched.live = reader.begin_page(watched.live.folders)
-                    watched.live.look()
-                watched.read()
+                watched.look()
 
     def _read_once(self) -> bool:
         """Read a piece of each run that is behind; return whether there is one."""

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel.integrations.gpu import amd, ascend, nvml
+from verl_otel.integrations.gpu import amd, ascend, nvml, sleeping_engines
 from verl_otel.integrations.gpu.allocator import AllocatorCollector, find_uuids
 from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measure_own
+from verl_otel.integrations.patch import register
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -243,12 +244,13 @@ COLLECTORS: Final = (GpuCollector, OwnerCollector, AllocatorCollector)
 
 
 def install() -> None:
-    """Add the collectors. Drivers are imported here, because the thread that reads them must not import."""
+    """Add the collectors, and the hooks of engines. Drivers are imported here, because the threads that read them must not import."""
     for driver in (nvml, amd):
         with error_boundary.suppress_errors("gpu import"):
             driver.load()
     for collector in COLLECTORS:
         collectors.add(collector())
+    register(sleeping_engines.HOOKS)
 
 
 def uninstall() -> None:

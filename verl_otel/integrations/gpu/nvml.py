@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import os
+import sys
 from collections import Counter
 from typing import Any, Final
 
@@ -381,3 +382,29 @@ class NvmlDriver:
 def _text(value: str | bytes) -> str:
     """Return text; old versions of ``pynvml`` return bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def read_processes() -> dict[str, dict[int, int]]:
+    """Return the bytes that processes hold on each GPU of this node, by its id and by theirs; nothing without the driver.
+
+    Raises:
+        Unreadable: The driver does not respond.
+    """
+    library: Any = sys.modules.get("pynvml")  # see `load`
+    if library is None:
+        return {}
+    try:
+        library.nvmlInit()
+        try:
+            devices = [library.nvmlDeviceGetHandleByIndex(number) for number in range(library.nvmlDeviceGetCount())]
+            return {
+                _text(library.nvmlDeviceGetUUID(device)): {
+                    int(process.pid): int(process.usedGpuMemory or 0)
+                    for process in library.nvmlDeviceGetComputeRunningProcesses(device)
+                }
+                for device in devices
+            }
+        finally:
+            library.nvmlShutdown()
+    except library.NVMLError as error:
+        raise Unreadable(name_error(library, error)) from error

@@ -6,8 +6,10 @@ import sys
 
 from verl_otel.integrations.patch import Hook, register
 from verl_otel.integrations.ray import cluster, context_propagation, identity, init_hook
+from verl_otel.integrations.ray.spilling import SpillCollector
 from verl_otel.session import current_session
 from verl_otel.session.prometheus_targets import add_target_publisher, remove_target_publisher
+from verl_otel.system import collectors
 from verl_otel.watchdog.cluster_backend import set_cluster_backend
 
 HOOKS = (
@@ -32,7 +34,8 @@ HOOKS = (
 
 
 def uninstall() -> None:
-    """Remove the cluster's backend and target publisher. The hooks are removed with all others."""
+    """Remove the cluster's backend, target publisher and collector. The hooks are removed with all others."""
+    collectors.remove(SpillCollector.name)
     set_cluster_backend(None)
     remove_target_publisher(cluster.REGISTRY)
 
@@ -45,6 +48,7 @@ def install() -> None:
     identity.install()
     add_target_publisher(cluster.REGISTRY)
     set_cluster_backend(cluster.BACKEND)
+    collectors.add(SpillCollector())
     current = current_session()
     carries = current is None or current.config.ray_carrier
     register(HOOKS if carries else HOOKS[:2])

@@ -19,10 +19,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import assign, record_span, replace
+from verl_otel.integrations.patch import SpanCall, assign, replace
 from verl_otel.integrations.spans import OPENERS, current_span_context
 from verl_otel.recording.context import context_access
-from verl_otel.recording.decorate import Call
 from verl_otel.recording.state import RECORDER
 
 KEYWORD: Final = "_ray_trace_ctx"
@@ -46,10 +45,7 @@ class _ServerTracer:
     def start_as_current_span(self, name: str, *_args: Any, **_kwargs: Any) -> Iterator[Any]:
         class_name, _, method = name.partition(" ")[0].rpartition(".")
         opener = OPENERS.get(method)
-        around = functools.partial(
-            record_span, "ray call", lambda *_: opener(class_name) if opener is not None else None, None
-        )
-        with Call("ray call", around, (None,), {}):
+        with SpanCall("ray call", lambda *_: opener(class_name) if opener is not None else None, None, (None,), {}):
             yield context_access().invalid
 
 

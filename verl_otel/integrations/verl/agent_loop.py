@@ -17,7 +17,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory, read_components
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.decorate import Steps, surround
+from verl_otel.recording.decorate import Steps, surround, surround_shortly
 from verl_otel.recording.span import Span, clock, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
@@ -41,6 +41,7 @@ _ERROR_TEXTS: Final = (
     ("Invalid JSON in arguments", "bad_arguments"),
 )
 """Texts of failed tool calls: verl returns a text to the model and continues. ``when`` is of verl 0.7."""
+_ERROR_BEGINS: Final = tuple(begin for begin, _ in _ERROR_TEXTS)
 
 
 def _agent_name(kwargs: dict[str, Any]) -> str:
@@ -76,7 +77,7 @@ def open_trajectory(agent: str, *, uid: Any, index: Any, step: Any, validate: An
         attributes[attr.STEP_NUMBER] = int(number)
     if "data_source" in fields:
         attributes[attr.DATA_SOURCE] = to_name(fields["data_source"])
-    return Span(_TRAJECTORY, attributes)
+    return Span.of_hook(_TRAJECTORY, attributes)
 
 
 def _begin_trajectory(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
@@ -146,13 +147,19 @@ def _describe_end(span: Span, output: Any, worker: Any) -> None:
         span.set_attribute(attr.GEN_AI_FINISH_REASONS, ("length",))
 
 
-def _take_turn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+def _take_turn(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """End the previous turn and begin the next one, which includes the tool calls that follow."""
-    loop, data = args[0], argument(args, kwargs, 1, "agent_data")
     if RECORDER.on:
         _end_turn()
-        Span(_TURN, {attr.TURN_INDEX: int(to_number(getattr(data, "assistant_turns", 0)) or 0)}).__enter__()
-    if _is_terminated((yield)) and RECORDER.on:
+        data = argument(args, kwargs, 1, "agent_data")
+        index = int(to_number(getattr(data, "assistant_turns", 0)) or 0)
+        Span.of_hook(_TURN, {attr.TURN_INDEX: index}).__enter__()
+
+
+def _end_at_limit(args: tuple[Any, ...], kwargs: dict[str, Any], state: Any, _error: BaseException | None) -> None:
+    """Set how a trajectory ended if the model has reached a limit: verl then ends it."""
+    if _is_terminated(state) and RECORDER.on:
+        loop, data = args[0], argument(args, kwargs, 1, "agent_data")
         if len(data.response_mask) >= loop.response_length:
             _set_end("length")
         elif _has_reached(data.assistant_turns, loop.max_assistant_turns) or _has_reached(
@@ -181,22 +188,14 @@ def _end_turn(error: BaseException | None = None) -> None:
         span.close(error)
 
 
-def _close_turns(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+def _close_turns(_args: Any, _kwargs: Any, _result: Any, error: BaseException | None) -> None:
     """End the last turn after the whole loop, with its error."""
-    try:
-        yield
-    except BaseException as error:
-        _end_turn(error)
-        raise
-    _end_turn()
+    _end_turn(error)
 
 
-def _close_turn_after(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+def _close_turn_after(_args: Any, _kwargs: Any, state: Any, _error: BaseException | None) -> None:
     """End a turn after its tool calls. verl ends a trajectory after them if the answers of the tools do not fit into the response."""
-    try:
-        state = yield
-    finally:
-        _end_turn()
+    _end_turn()
     if _is_terminated(state) and RECORDER.on:
         _set_end("length")
 
@@ -210,7 +209,7 @@ def _find_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     tools = getattr(argument(args, kwargs, 2, "agent_data"), "_active_tools", None)
     if tools is None:
         tools = getattr(loop, "tools", None)
-    if isinstance(name, str) and isinstance(tools, Mapping) and name in tools:
+    if isinstance(name, str) and (type(tools) is dict or isinstance(tools, Mapping)) and name in tools:
         return to_name(name), tools[name]
     return OTHER_NAME, None
 
@@ -230,7 +229,7 @@ def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spa
     name, tool = _find_tool(loop, args, kwargs)
     with error_boundary.suppress_errors("tool"):
         create = getattr(tool, "create", None)
-        if inspect.iscoroutinefunction(create) and not getattr(create, PATCHED, False):
+        if create is not None and not getattr(create, PATCHED, False) and inspect.iscoroutinefunction(create):
             tool.create = surround("tool", _time_setup)(create)  # of the instance: the class is the user's
             setattr(tool.create, PATCHED, True)
     return Span(tool_site(name))
@@ -257,10 +256,12 @@ ENVIRONMENT_ERROR: Final = "environment_error"
 def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     response = result[0] if isinstance(result, tuple) and result else result
     text = getattr(response, "text", None) or ""
-    outcome = next((word for begin, word in _ERROR_TEXTS if text.startswith(begin)), "success")
-    if outcome == "error" and span.attributes.get(attr.GEN_AI_TOOL) == OTHER_NAME:
+    outcome = "success"
+    if text.startswith(_ERROR_BEGINS):
+        outcome = next(word for begin, word in _ERROR_TEXTS if text.startswith(begin))
+    if outcome == "error" and span.find_attribute(attr.GEN_AI_TOOL) == OTHER_NAME:
         outcome = "unknown_tool"  # verl 0.7 does not distinguish the two
-    set_outcome(span, str(span.attributes.get(attr.OUTCOME, outcome)))
+    set_outcome(span, str(span.find_attribute(attr.OUTCOME) or outcome))
 
 
 def set_outcome(span: Span, outcome: str) -> None:
@@ -296,11 +297,11 @@ HOOKS: Final = (
     Hook.wrapping(
         _TOOLS,
         "ToolAgentLoop._handle_generating_state",
-        surround("turn", _take_turn),
+        surround_shortly("turn", _end_at_limit, _take_turn),
         "no turns",
         others={
-            "ToolAgentLoop._handle_processing_tools_state": surround("turn", _close_turn_after),
-            "ToolAgentLoop.run": surround("turn", _close_turns),
+            "ToolAgentLoop._handle_processing_tools_state": surround_shortly("turn", _close_turn_after),
+            "ToolAgentLoop.run": surround_shortly("turn", _close_turns),
         },
     ),
     Hook.wrapping(_TOOLS, "ToolAgentLoop._call_tool", in_span(_begin_tool, _finish_tool), "no tool calls"),

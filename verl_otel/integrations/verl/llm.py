@@ -53,10 +53,12 @@ def _open_server(class_name: str) -> Span | None:
 
 def _site(client: Any) -> CallSite:
     """Return the call site of a client. The configuration is read once, because that takes longer than the call."""
-    with error_boundary.suppress_errors("llm client"):
-        site = _sites.get(client)
-        if site is not None:
-            return site
+    try:
+        return _sites[client]
+    except KeyError:
+        pass
+    except Exception as error:  # it cannot be hashed, or referred to weakly
+        error_boundary.record_internal_error("llm client", error)
     model, provider = "", "verl"
     with error_boundary.suppress_errors("llm config"):
         settings = client.config.actor_rollout_ref
@@ -81,7 +83,8 @@ def _count_turn() -> None:
     """Count a call of the model in the current trajectory, whatever its outcome."""
     trajectory = find_open("trajectory") if RECORDER.on and not _is_counted.get() else None
     if trajectory is not None:
-        trajectory.set_attribute(attr.TURNS, int(to_number(trajectory.attributes.get(attr.TURNS)) or 0) + 1)
+        turns = to_number(trajectory.find_attribute(attr.TURNS))
+        trajectory.take_attributes({attr.TURNS: int(turns or 0) + 1})
 
 
 def _count_once(_args: Any, _kwargs: Any) -> Steps:
@@ -97,19 +100,18 @@ def _count_once(_args: Any, _kwargs: Any) -> Steps:
 def _begin_llm(client: Any, _args: Any, kwargs: dict[str, Any]) -> Span:
     _count_turn()
     prompt = kwargs.get("prompt_ids")
-    return Span(_site(client), {attr.GEN_AI_INPUT_TOKENS: len(prompt)} if prompt is not None else None)
+    return Span.of_hook(_site(client), {attr.GEN_AI_INPUT_TOKENS: len(prompt)} if prompt is not None else {})
 
 
 def _finish_llm(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> None:
     attributes = extract_llm(kwargs, result)
-    preempted = to_number(attributes.get(attr.PREEMPTIONS))
+    preempted = attributes[attr.PREEMPTIONS]
     if preempted is not None and preempted < 0:
-        del attributes[attr.PREEMPTIONS]  # -1 means unknown in verl
-    describe(span, attributes)
+        attributes[attr.PREEMPTIONS] = None  # -1 means unknown in verl
+    span.take_attributes(attributes)
     trajectory = find_open("trajectory")
-    reasons = attributes.get(attr.GEN_AI_FINISH_REASONS)
-    if trajectory is not None and reasons:
-        trajectory.set_attribute(attr.GEN_AI_FINISH_REASONS, reasons)
+    if trajectory is not None:
+        trajectory.take_attributes({attr.GEN_AI_FINISH_REASONS: attributes[attr.GEN_AI_FINISH_REASONS]})
 
 
 # -- verl's reward loop: one span per sample, and its context in the threads of reward functions --

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary, log_lines
 from verl_otel._internal.printable import seconds
+from verl_otel.model import name_trajectory
 from verl_otel.recording.decorate import Steps
 from verl_otel.recording.series import gauge
 from verl_otel.recording.span import clock
@@ -36,7 +37,6 @@ STATES: Final = ("pending", "running", "finished", "failure")
 REMEMBERED: Final = 10
 """Steps before whose waits are compared."""
 MAX_FILES: Final = 1024
-UID_LENGTH: Final = 8
 _logger = logging.getLogger("verl_otel")
 
 
@@ -132,8 +132,8 @@ def _log(text: str, *, running: int) -> None:
         elif oldest is not None:
             trajectory, inner = oldest
             age = time.time_ns() - trajectory.start_ns
-            uid = str(trajectory.attributes.get(attr.SAMPLE_UID, "?"))[:UID_LENGTH]
-            name = f"{uid}/{trajectory.attributes.get(attr.ROLLOUT_INDEX, '?')}"
+            uid = str(trajectory.attributes.get(attr.SAMPLE_UID, ""))
+            name = name_trajectory(uid, trajectory.attributes.get(attr.ROLLOUT_INDEX, "?"), trajectory.trace_id)
             where = f" in {inner.name}" if inner is not trajectory else ""
             text += f"; the oldest trajectory, {name}, has run {seconds(age / 1e9)}{where} on {trajectory.process_name}"
         with python_logging.not_copied():
