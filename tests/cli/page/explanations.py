@@ -290,7 +290,9 @@ def troubled(run):
     span = SimpleNamespace(name="verl.trajectory", attributes={}, parent_id=0)
     work = tuple(SimpleNamespace(span=span, age=12.5 + index, last_child="execute_tool python") for index in range(3))
     process = Process(
-        Resource({attr.SERVICE_INSTANCE: "r1/agent_loop-3", attr.PROCESS_ID: "4711", attr.HOST_NAME: "node-1"}), 0, False
+        Resource({attr.SERVICE_INSTANCE: "r1/agent_loop-3", attr.PROCESS_ID: "4711", attr.HOST_NAME: "node-1"}),
+        0,
+        False,
     )
     gone = SimpleNamespace(process=process, dead=True, silent=42.0, work=work)
     events = (
