@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders.hooks import marked_timer, plain_timer
 from verl_otel.integrations import patch
-from verl_otel.integrations.verl import scalars, timers
+from verl_otel.integrations.verl import gpu_time, scalars, timers
 from verl_otel.integrations.verl.trainer import Trainer
 
 LOADER = '''
@@ -42,8 +42,10 @@ class StatefulDataLoader:
 
 @pytest.fixture(autouse=True)
 def no_trainer():
-    """Begin and end without a trainer in this process."""
+    """Begin and end without a trainer in this process, and without phases of a step that may be a round of one."""
+    gpu_time.begin_run()
     yield
+    gpu_time.begin_run()
     Trainer.instance, Trainer.step, Trainer.algorithm = None, None, ""
 
 
