@@ -113,7 +113,7 @@ def describe_verdict(verdict: Verdict) -> str:
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
-        Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
+        Cause_name=_begin_sentence(verdict.cause_name),
         more=seconds(verdict.seconds),
         at=_place(verdict),
         within="" if is_itself else f", most of it in {_cause(verdict)}",
@@ -132,6 +132,11 @@ def _end(*, cancelled: bool) -> str:
 
 def _name_late(late: model.Straggler | explain.Straggler | explain.Persistence) -> str:
     return f"{'worker' if late.evidence in own_workers.EVIDENCE else 'rank'} {late.rank} ({late.instance})"
+
+
+def _begin_sentence(name: str) -> str:
+    """Return words with a capital; the name of a function, which is followed by its place, stays as it is."""
+    return name if name.endswith(")") else f"{name[:1].upper()}{name[1:]}"
 
 
 def _place(verdict: Verdict) -> str:
