@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import stories
+from tests.builders import stories, texts
 from verl_otel.analysis import summary
-from verl_otel.cli import explain, wording
+from verl_otel.cli import wording
 
 STEPS = 9
 
@@ -46,7 +46,7 @@ def test_a_slow_tracker_is_named(story):
     assert (verdict.kind, verdict.cause, verdict.cause_name) == ("between", "logging", "wandb")
     assert verdict.seconds == pytest.approx(2.49, abs=0.01)
     assert held[0].between == pytest.approx(2.86, abs=0.02)
-    text = explain.render(run)
+    text = texts.explain(run)
     assert "The next step started late: logging (wandb)" in text
     assert "Then 2.86 s until the next step" in text
     assert "logging" in run.steps[4].devices[0].nanoseconds
@@ -97,7 +97,7 @@ def test_own_code_between_steps_is_named(story):
 def test_no_step_follows_the_last_one(story):
     """The time after it ends with the last record."""
     run = explain_run(story)
-    first, last = (explain.render_step(run, [run.steps[index]]) for index in (0, -1))
+    first, last = (texts.explain_step(run, [run.steps[index]]) for index in (0, -1))
     assert "until the next step" in first
     assert "until the next step" not in last
     assert "until the last record" in last

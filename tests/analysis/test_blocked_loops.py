@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import stories
+from tests.builders import stories, texts
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Event, Segment
 from verl_otel.analysis.verdicts import blocked_loops
 from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops, Blocking, _add
-from verl_otel.cli import explain
 
 SLOW = 4
 """The step in which a loop is blocked."""
@@ -63,7 +62,7 @@ def test_a_blocking_tool_is_named_with_the_number_that_waited(story):
     assert held[SLOW].groups[0][:2] == ("blocked", "tool add")
     assert sum(length for _, _, length in held[SLOW].groups) == held[SLOW].end_ns - held[SLOW].start_ns
     assert held[SLOW].devices[0].nanoseconds["loop_wait"] == pytest.approx(2.6e9)
-    text = explain.render(run)
+    text = texts.explain(run)
     assert (
         "Tool add blocked the event loop of agent_loop-0 for 2.60 s, at /code/tools.py:19 in add; 3 other trajectories waited."
         in text

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.builders import stories
+from tests.builders import stories, texts
 from tests.builders.damage import replace_value
 from verl_otel.analysis import summary
-from verl_otel.cli import explain, page, report
+from verl_otel.cli import page
 from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.explain import make_explain
 from verl_otel.cli.documents.report import make_report
@@ -48,9 +48,9 @@ def name(kind):
 def read(folder):
     """Do with a folder all that the commands do; returns what is known of it."""
     run = summary.explain([folder])
-    assert report.render(run).startswith("Run ")
+    assert texts.report(run).startswith("Run ")
     assert json.dumps(to_plain(make_report(run)), allow_nan=False)
-    assert explain.render(run).startswith("Run ")
+    assert texts.explain(run).startswith("Run ")
     assert json.dumps(to_plain(make_explain(run, run.steps)), allow_nan=False)
     assert page.render(run)
     window = run.end_ns - run.start_ns

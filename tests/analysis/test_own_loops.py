@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import verl_otel
-from tests.builders import stories
+from tests.builders import stories, texts
 from verl_otel.analysis import summary
-from verl_otel.cli import explain, formatting
+from verl_otel.cli import formatting
 
 pytestmark = pytest.mark.full
 
@@ -105,7 +105,7 @@ def test_the_slow_tool_is_named(tmp_path, rollout):
         "trajectory", f"p{SLOW_STEP}/{SLOW_SAMPLE}", "tool", "search", 0,
     )  # fmt: skip
     assert SLOW / 2 < verdict.saved <= step.seconds
-    largest = explain.render(run).partition("Critical path, largest parts first\n")[2].partition("\n")[0]
+    largest = texts.explain(run).partition("Critical path, largest parts first\n")[2].partition("\n")[0]
     assert f"trajectory p{SLOW_STEP}/{SLOW_SAMPLE}: tool search" in largest
 
 
@@ -127,7 +127,7 @@ def test_without_a_link_the_cause_is_unknown(tmp_path):
         with verl_otel.step(100 + number):
             run_in_bare_threads(number)
 
-    text = explain.render(train(tmp_path, run_beside_another_step))
+    text = texts.explain(train(tmp_path, run_beside_another_step))
     assert "gen: unknown: no trajectory is linked to this step" in text
     assert "gen: the trainer itself" not in text
     assert "  no link: begin trajectories inside of the step" in text
@@ -175,7 +175,7 @@ def test_a_validation_of_an_own_loop_is_counted(tmp_path):
     verl_otel.shutdown()
     run = summary.explain([tmp_path / "own"])
     assert [number for number, _, _ in run.validations] == [1, 3]
-    assert "3 steps, 2 validations, " in explain.render(run)
+    assert "3 steps, 2 validations, " in texts.explain(run)
 
 
 def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
@@ -234,8 +234,8 @@ def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
     named = [problem for problem in run.missing if "outside of every trajectory" in problem]
     assert [text.split(" began")[0] for text in named] == [f"{count} calls of tool search"] * bool(count)
     assert all("verl_otel.bind_context" in text for text in named)
-    assert all(text in explain.render(run) for text in named)
-    assert ("  lost calls: pass verl_otel.bind_context(function)" in explain.render(run)) == bool(count)
+    assert all(text in texts.explain(run) for text in named)
+    assert ("  lost calls: pass verl_otel.bind_context(function)" in texts.explain(run)) == bool(count)
 
 
 def test_what_a_step_consumes_can_be_said(tmp_path):
@@ -274,7 +274,7 @@ def test_tokens_without_a_price_are_printed_once(tmp_path):
                 search(find_seconds(number, index))
                 span.set_attribute("verl.response.tokens", 10)
 
-    text = explain.render(train(tmp_path, run_with_tokens))
+    text = texts.explain(train(tmp_path, run_with_tokens))
     assert text.count("is not known") == 1
     assert f"{10 * STEPS * SAMPLES} tokens were trained on" in text
 

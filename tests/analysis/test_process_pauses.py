@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import stories
+from tests.builders import stories, texts
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Segment
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops
-from verl_otel.cli import explain
 from verl_otel.model import SpanRecord
 
 SLOW = 4
@@ -62,7 +61,7 @@ def test_a_stopped_process_is_named(story, role):
         "process", f"{role}-0", "paused", STOPPED,
     )  # fmt: skip
     assert verdict.seconds == pytest.approx(2.5, abs=0.1)
-    text = explain.render(run)
+    text = texts.explain(run)
     phase = " in adv" if role == "trainer" else ""
     assert f"{role}-0 was paused for 2.50 s{phase}: {STOPPED}." in text
     assert "paused process: " in text
@@ -188,7 +187,7 @@ def test_each_cause_of_a_step_is_named_and_the_title_has_their_sum(story, works,
     (step,) = (step for step in run.steps if step.verdicts)
     found = [(verdict.cause_name, pytest.approx(verdict.saved, abs=0.05)) for verdict in step.verdicts]
     assert causes == found
-    assert f"Step {SLOW} took {step.seconds:.2f} s, {longer:.2f} s longer than usual" in explain.render(run)
+    assert f"Step {SLOW} took {step.seconds:.2f} s, {longer:.2f} s longer than usual" in texts.explain(run)
 
 
 def test_causes_that_are_the_same_time_are_not_added(story):
@@ -203,7 +202,7 @@ def test_causes_that_are_the_same_time_are_not_added(story):
     run = summary.explain([story.write()])
     (step,) = (step for step in run.steps if step.verdicts)
     assert [verdict.saved for verdict in step.verdicts] == [pytest.approx(1.9, abs=0.11), pytest.approx(1.5, abs=0.11)]
-    assert "are the same time: together they are 2.00 s" in explain.render(run)
+    assert "are the same time: together they are 2.00 s" in texts.explain(run)
 
 
 def test_a_client_waits_for_a_server_that_is_paused(story):
@@ -303,7 +302,7 @@ def test_the_title_has_what_no_cause_explains(story):
         end = begin + 1.1 + (3.5 if slow else 0.0)
         stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
         now = end + 1.05
-    text = explain.render(summary.explain([story.write()]))
+    text = texts.explain(summary.explain([story.write()]))
     assert (
         "Step 4 took 5.70 s, 3.50 s longer than usual (others: median 2.20 s), of which 2.00 s are not explained."
         in text

@@ -8,11 +8,10 @@ import time
 import pytest
 
 import verl_otel
-from tests.builders import stories
+from tests.builders import stories, texts
 from verl_otel.analysis import summary
 from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.traces import clocks
-from verl_otel.cli import explain as cli_explain
 from verl_otel.cli import headlines
 
 
@@ -445,9 +444,9 @@ def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline
         if failing == 1
         else "tool add: 3 calls in 3 trajectories, 3 of them"
     )
-    assert text in cli_explain.render_step(run, run.steps)
+    assert text in texts.explain_step(run, run.steps)
     assert any("score 0 may be" in line.text for line in headlines.find_headlines(run)) == is_headline
-    assert ("score 0 may be" in cli_explain.render(run)) == is_headline
+    assert ("score 0 may be" in texts.explain(run)) == is_headline
 
 
 @pytest.mark.parametrize(
@@ -464,7 +463,5 @@ def test_a_rank_that_trains_on_less_is_named(story, sizes, short):
         worker.span("verl.worker W.update_actor", 1, 5, call, verl__rank=rank, **facts)
     run = summary.explain([story.write()])
     assert [each.rank for each in run.steps[0].short_ranks] == short
-    assert ("rank 1: 2 samples in update_actor, the others 4" in cli_explain.render_step(run, run.steps)) == (
-        short == [1]
-    )
+    assert ("rank 1: 2 samples in update_actor, the others 4" in texts.explain_step(run, run.steps)) == (short == [1])
     assert any("a rank trained on less" in line.text for line in headlines.find_headlines(run)) == bool(short)

@@ -5,7 +5,7 @@
 import pytest
 
 from tests.builders import explanations
-from verl_otel.analysis import process_memory, spilling, trajectory_ends, weight_syncs
+from verl_otel.analysis import spilling, whole_run
 from verl_otel.analysis.model import Series, Verdict
 from verl_otel.cli import wording
 
@@ -24,19 +24,19 @@ def test_ends_are_those_of_all_processes_and_attempts():
         make("rollout.trajectories", (9,), verl__trajectory__end="finished", verl__validate="true", instance="a"),
         make("rollout.dropped", (2,), reason="stale"),
     ]
-    ends = trajectory_ends.count(series)
+    ends = whole_run.count_ends(series)
     assert ends == ({"finished": 15, "timeout": 4}, {"stale": 2})
     assert list(wording.describe_ends(ends)) == [
         "     15   79%  finished by the model",
         "      4   21%  ended by a time-out",
         "      2   11%  never trained on: older than the limit of staleness",
     ]
-    assert list(wording.describe_ends(trajectory_ends.count(series[:2]))) == [], "all finished is no news"
+    assert list(wording.describe_ends(whole_run.count_ends(series[:2]))) == [], "all finished is no news"
 
 
 def test_a_few_of_many_are_not_rounded_away():
     """Neither are all that they are missing from."""
-    ends = trajectory_ends.TrajectoryEnds({"finished": 999, "timeout": 1}, {})
+    ends = whole_run.TrajectoryEnds({"finished": 999, "timeout": 1}, {})
     assert list(wording.describe_ends(ends)) == [
         "    999  >99%  finished by the model",
         "      1   <1%  ended by a time-out",
@@ -46,8 +46,8 @@ def test_a_few_of_many_are_not_rounded_away():
 def test_a_counter_that_reaches_its_last_value_again_in_another_attempt_counts_twice():
     """The number of a process is the same in each attempt; when these began is known."""
     series = [make("rollout.trajectories", (1, 1), verl__trajectory__end="finished", instance="a")]
-    assert trajectory_ends.count(series).ended == {"finished": 1}
-    assert trajectory_ends.count(series, [1]).ended == {"finished": 2}
+    assert whole_run.count_ends(series).ended == {"finished": 1}
+    assert whole_run.count_ends(series, [1]).ended == {"finished": 2}
 
 
 def test_a_sync_is_that_of_the_slowest_process_of_each_kind():
@@ -63,12 +63,12 @@ def test_a_sync_is_that_of_the_slowest_process_of_each_kind():
         make("weight_sync.part.duration", (0.25,), verl__part="load", instance="rollout-0"),
         make("weight_sync.part.duration", (0.75,), verl__part="receive", instance="rollout-0"),
     ]
-    assert list(wording.describe_syncs(weight_syncs.find(series))) == [
+    assert list(wording.describe_syncs(whole_run.find_weight_syncs(series))) == [
         "2.0 KiB in 1.00 s, 2.0 KiB a second: gather 700 ms, load 300 ms (medians of rank-0)",
         "2.0 KiB in 900 ms, 2.2 KiB a second: gather 700 ms, send 200 ms (medians of rank-0)",
         "2.0 KiB in 1.00 s, 2.0 KiB a second: receive 750 ms, load 250 ms (medians of rollout-0)",
     ]
-    assert weight_syncs.find(series[1:2]) == [], "without a size there is no rate"
+    assert whole_run.find_weight_syncs(series[1:2]) == [], "without a size there is no rate"
 
 
 def test_memory_is_that_of_the_processes_that_grew_most_since_the_newest_attempt_began():
@@ -86,7 +86,7 @@ def test_memory_is_that_of_the_processes_that_grew_most_since_the_newest_attempt
         resident(1024, 2048, 2048, instance="rank-0"),
         resident(1024, 2048, 1024, instance="rank-1"),
     ]
-    assert list(wording.describe_memory(process_memory.find(series, [1]))) == [
+    assert list(wording.describe_memory(whole_run.find_memory(series, [1]))) == [
         "   5.0 KiB  agent_loop-0: 1.0 KiB at its first record",
         "   2.0 KiB  trainer: 1.0 KiB at its first record, at most 3.0 KiB",
     ]
@@ -103,7 +103,7 @@ def test_a_sleeping_engine_keeps_what_is_a_notable_share_of_a_gpu():
             for name in ("GPU-a", "GPU-b")
         ),
     ]
-    assert list(wording.describe_kept(process_memory.find_kept(series))) == [
+    assert list(wording.describe_kept(whole_run.find_kept(series))) == [
         "   3.0 KiB of 20.0 KiB (15%)  llm_server-0 on GPU-a, at most 4.0 KiB",
         "   1.0 KiB  llm_server-2 on GPU-c",
     ]

@@ -286,7 +286,7 @@ def test_the_report_reads_it(cluster, collect, call):
     )
     assert len(collected["trajectories"]) == 4
     assert collected["facts"].pop("attempts") == []
-    places = dict.fromkeys(("folders", "next"))
+    places = dict.fromkeys(("name", "folders", "next"))
     assert {**collected, **places} == {**apart, **places}
 
 

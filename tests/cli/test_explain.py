@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders import explanations, stories
+from tests.builders import explanations, stories, texts
 from verl_otel import cli
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import (
@@ -22,6 +22,7 @@ from verl_otel.analysis.model import (
     Cost,
     Counts,
     Event,
+    Process,
     Saving,
     Segment,
     Straggler,
@@ -29,7 +30,9 @@ from verl_otel.analysis.model import (
     Verdict,
 )
 from verl_otel.cli import advice, explain, run_selection
+from verl_otel.cli.documents.explain import make_explain
 from verl_otel.cli.page import data
+from verl_otel.model import Resource
 from verl_otel.semconv import counted_verdicts
 from verl_otel.semconv.kinds import ADVICE, WORK
 
@@ -228,8 +231,11 @@ def test_crashes_and_stalls_come_first(call, held, explained):
     """What ended the run, or held it for good, stands above all steps; so does work of the dead and work that goes on."""
     after = held.start_ns + 90_000_000_000
     crash = Event("crash", after, "agent_loop-0 was killed (signal 9) with 3 trajectories", {})
-    work = SimpleNamespace(span=SimpleNamespace(name="verl.trajectory"), age=75.0, last_child="chat qwen")
-    process = SimpleNamespace(label="agent_loop-0 (pid 7 on n1)")
+    work = SimpleNamespace(
+        span=SimpleNamespace(name="verl.trajectory", attributes={}), age=75.0, last_child="chat qwen"
+    )
+    values = {"service.instance.id": "r1/agent_loop-0", "process.pid": 7, "host.name": "n1"}
+    process = Process(Resource(values), 0, ended=False)
     gone = SimpleNamespace(dead=True, silent=30.0, process=process, work=(work,))
     explained(held._replace(events=(crash,), completeness=Completeness((gone,), (), 0)))
     lines = call("explain", "r1").out.splitlines()
@@ -380,7 +386,7 @@ def test_json_has_how_often_such_verdicts_were_right(call, held, explained, monk
 def test_a_step_of_which_only_the_sums_were_kept():
     """In a long run most steps have no path any more: their groups are shown."""
     steps = [step._replace(path=()) for step in explanations.steps(explanations.HEALTHY, 3, start_up=False)]
-    text = explain.render(explanations.explanation(steps))
+    text = texts.explain(explanations.explanation(steps))
     assert "45%    2.00 s  tool python" in text
 
 
@@ -392,7 +398,7 @@ def test_trajectories_keep_their_names_in_the_path():
         for n, trace in enumerate((0xF << 124, 0xE << 124))
     )
     step = explanations.step(1, {TOOL: 2.0}, begin=explanations.T0, slowest=(slow,))._replace(path=path)
-    text = explain.render(explanations.explanation([step]))
+    text = texts.explain(explanations.explanation([step]))
     assert "trajectory prompt-7/2: LLM call" in text
     assert "trajectory e0000000: LLM call" in text
 
@@ -400,7 +406,7 @@ def test_trajectories_keep_their_names_in_the_path():
 def test_a_run_without_an_ended_span_has_no_times_since_its_start():
     """Where it is not known when the run began nothing is said to be after that, and no title stands alone."""
     event = Event("stall", explanations.T0, "verl.step for 60 s", {})
-    text = explain.render(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
+    text = texts.explain(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
     assert "STALL: verl.step for 60 s" in text
     assert " after " not in text
     assert "The whole run" not in text
@@ -410,7 +416,7 @@ def test_how_long_a_failed_step_took_is_nobodys_measure():
     """The median of the others is of whole steps."""
     steps = explanations.steps(explanations.HEALTHY, 4, start_up=False)
     steps[1:3] = [each._replace(failed=True, end_ns=each.start_ns + 10**9) for each in steps[1:3]]
-    text = explain.render(explanations.explanation(steps))
+    text = texts.explain(explanations.explanation(steps))
     assert "Step 4 took 4.40 s (step 1: 4.40 s)." in text
 
 
@@ -533,7 +539,8 @@ def test_it_is_bounded_whatever_happened(count, text):
     story_run = _run()
     events = tuple(Event("stall", 1, text, {}) for _ in range(count))
     steps = story_run.steps * 40
-    shown = explain.render_brief(story_run._replace(events=events, problems=(text,) * count), steps)
+    run = story_run._replace(events=events, problems=(text,) * count)
+    shown = explain.render_brief(make_explain(run, steps))
     lines = shown.split("\n")
     assert len(lines) <= explain.BRIEF_LINES
     assert all(len(line) <= explain.MAX_LINE + 3 for line in lines)

@@ -511,9 +511,11 @@ def test_unfinished_work_as_data(report, story):
         {
             "process": "agent_loop-0",
             "pid": "77",
+            "host": "node-1",
             "dead": True,
             "silent": 60.0,
-            "work": [{"name": "verl.trajectory", "age": 38.0, "last_child": "chat m"}],
+            "text": "agent_loop-0 (pid 77 on node-1) stopped writing 1 m 00 s before the others, with 1 open trajectory.",
+            "work": [{"name": "verl.trajectory", "what": "", "age": 38.0, "last_child": "chat m"}],
         }
     ]
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.builders import explanations
+from verl_otel.analysis import findings
 from verl_otel.analysis.model import Counts, Part, Trajectory, Verdict
-from verl_otel.analysis.verdicts import judge
 from verl_otel.cli import formatting, wording
 
 
@@ -91,7 +91,7 @@ def test_what_held_different_phases_adds_up(verdicts, seconds):
     )
     step = explanations.step(1, explanations.HEALTHY, verdicts=made)
     path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
-    assert judge.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
+    assert findings.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
 
 
 def test_a_number_is_not_divided_from_its_unit():

@@ -23,9 +23,9 @@ def test_the_page_was_made_from_the_present_integrations():
 
 @pytest.mark.matrix
 def test_the_page_has_every_mode():
-    """Each mode of the matrix has its row."""
+    """Each mode of the matrix has its row, but those of a commit of verl's repository, which may be out of reach."""
     text = modes_page.PAGE.read_text("utf-8")
-    assert not [mode.title for mode in modes.MODES.values() if f"| {mode.title} |" not in text]
+    assert not [mode.title for mode in modes.MODES.values() if not mode.commit and f"| {mode.title} |" not in text]
 
 
 def test_only_what_was_counted_with_this_code_has_a_row(monkeypatch, tmp_path):

@@ -1081,6 +1081,11 @@ ROWS = [
         lambda p: float(p.total("verl.step.held")),
     ),
     Row(
+        "run log: number of the last step that was held",
+        lambda o: AtMost(float(o.begun[-1])),
+        lambda p: float(max(p.logged("held", "held_seconds"), default=0)),
+    ),
+    Row(
         "goodput",
         lambda o: Between(0.5 * o.goodput, 1.1 * o.goodput),  # less by what held the steps, which a busy machine does
         lambda p: p.latest("verl.goodput"),

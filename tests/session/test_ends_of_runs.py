@@ -8,8 +8,9 @@ import signal
 import pytest
 
 import verl_otel
+from tests.builders import texts
 from verl_otel.analysis import summary
-from verl_otel.cli import explain, run_overview
+from verl_otel.cli import run_overview
 
 LOOP = """
 import asyncio, os, signal, sys, time, verl_otel
@@ -59,7 +60,7 @@ def test_ctrl_c_inside_of_a_step_interrupts_the_run(run, tmp_path, code):
     last = found.steps[-1]
     assert (last.number, last.failed, last.interrupted, last.verdicts) == (4, True, True, ())
     assert not [step for step in found.steps[:-1] if step.failed]
-    text = explain.render(found)
+    text = texts.explain(found)
     assert "INTERRUPTED: step 4 after" in text
     assert "tool search took" not in text
 

@@ -112,6 +112,16 @@ def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_
         assert [link.span_id for link in span.links] == [culprit.span_id]
 
 
+@pytest.mark.full
+def test_a_function_in_c_that_blocks_a_loop_is_named(recorded, watcher, wait_for):
+    """It has no frame of its own: asyncio calls it."""
+    with running() as loop:
+        known(watcher, loop, wait_for)
+        loop.call_soon_threadsafe(time.sleep, BLOCK)
+        (span,) = wait_for(lambda: blocked(recorded, "sleep"))
+    assert span.attributes["reason"] == "callback"
+
+
 def lag_of(watcher):
     """The lag that a collection reads, by aggregate."""
     return {labels[0][1]: value for labels, value in watcher.read_lag()}

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from statistics import median
 from typing import Any, Final
 
@@ -15,24 +16,25 @@ from verl_otel._internal.printable import counted
 from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_unused_reason, needs_spread
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
+from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
-from verl_otel.analysis.io.run_files import Writers
+from verl_otel.analysis.io.run_files import Writers, name_instance
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Segment, Step, Trajectory, Verdict
-from verl_otel.analysis.pieces import Context, ahead_of, find_trajectory, name_instance, summarise
 from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
-from verl_otel.analysis.steps import BuiltStep, build, complete, judge_step, settle
-from verl_otel.analysis.traces import timeline
+from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
+from verl_otel.analysis.traces import critical_path, timeline, tree
+from verl_otel.analysis.traces.clocks import Context, ahead_of
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TESTING, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written, assemble
+from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
 from verl_otel.analysis.windows import Window, Windows, find_restarts, find_start
-from verl_otel.model import Resource
+from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import DRAIN_INTERVAL
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
@@ -42,6 +44,26 @@ MAX_OUTSIDE: Final = 20
 MAX_RANKED: Final = 1000
 """Steps of a distributed loop by which one rank may be ahead of another."""
 KEPT_START_UPS: Final = 20
+_START: Final = itemgetter(SpanRecord._fields.index("start_ns"))
+_ID: Final = itemgetter(SpanRecord._fields.index("span_id"))
+_END: Final = itemgetter(SpanRecord._fields.index("end_ns"))
+
+
+def find_trajectory(trace: Trace) -> Trajectory | None:
+    """Return the trajectory of a trace, with spans whose parent is missing; None if it has none."""
+    orphans = [root for root in trace.roots if root.span.parent_id]
+    for root in trace.roots:
+        if root.span.name == TRAJECTORY and not root.span.parent_id:
+            return timeline.build_trajectory(root, orphans)._replace(path=critical_path.of_trajectory(root))
+    return None
+
+
+def is_inside(written: Sequence[Written], piece: Piece, slack: int) -> bool:
+    """Return whether a trace is that of a trajectory and lies completely in a piece."""
+    root = next((span for span, _ in written if not span.parent_id), None)
+    if root is None or root.name != TRAJECTORY:
+        return False
+    return root.start_ns >= piece.begin_ns + slack and root.end_ns + slack <= piece.watermark_ns
 
 
 class Aggregator(msgspec.Struct, dict=True):
@@ -69,7 +91,8 @@ class Aggregator(msgspec.Struct, dict=True):
     _waiting: dict[int, Trajectory] = {}
     _spent: dict[int, Trajectory] = {}
     _unused: Keyed[int | None, dict[str, int]] = msgspec.field(default_factory=Keyed)
-    """Response tokens that no step trained on, by the step for which they were generated (None: unknown) and by reason."""
+    """Response tokens that no step trained on, by the step for which they were generated (None: unknown) and by
+    reason."""
     _judge: judge.Judge = msgspec.field(default_factory=judge.Judge)
     _between_steps: BetweenSteps = msgspec.field(default_factory=BetweenSteps)
     blocked_loops: BlockedLoops = msgspec.field(default_factory=BlockedLoops)
@@ -104,29 +127,56 @@ class Aggregator(msgspec.Struct, dict=True):
         self._crashes_ns: list[int] = []
 
     def add(self, piece: Piece) -> None:
-        """Read a piece. Pieces come in the order of time."""
-        awaited = frozenset(self._awaited)
-        found = summarise(piece, self.context, awaited, self.writers, self.tally, self.problems)
-        self._ended = (self._ended & awaited) | found.ended
-        if found.times is not None:
-            first_ns, last_ns = found.times
-            self._windows.note_time(first_ns)
-            self.end_ns = max(self.end_ns, last_ns)
-        self._counts["spans"] += found.read
-        for trajectory in found.trajectories:
-            self._add_trajectory(trajectory)
+        """Read a piece, in the order of time. Most trajectories lie completely in one, and are analysed at once."""
+        by_trace, slack = self._read(piece), self.context.slack_ns
+        instances = [name_instance(values) for values in self.writers.resources]
         ahead = ahead_of(self.writers.resources, self.context.clocks)
-        for span, process in found.spans:
-            self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
+        for trace_id, written in by_trace.items():
+            if is_inside(written, piece, slack):
+                trace = tree.assemble(trace_id, written, instances, ahead)
+                self.tally.add(trace)
+                self._counts["spans"] += trace.spans
+                trajectory = find_trajectory(trace)
+                if trajectory is not None:
+                    self._add_trajectory(trajectory)
+            else:
+                for span, process in written:
+                    self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
         known_ns = piece.watermark_ns - self.context.slack_ns
         late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
         self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
 
-    def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
-        """Return until when every process has written what had ended, by what each host has written since; 0 while that is unknown.
+    def _read(self, piece: Piece) -> Mapping[int, list[Written]]:
+        """Return the spans of a piece by trace; note its times, who wrote it, and which open spans ended in it."""
+        by_trace: defaultdict[int, list[Written]] = defaultdict(list)
+        firsts: dict[int, int] = {}
+        lasts: dict[int, int] = {}
+        ended: set[int] = set()
+        awaited = frozenset(self._awaited)
+        for process, spans in run_files.read_spans(piece.extents, self.writers, self.problems):
+            if spans:
+                for span in spans:
+                    by_trace[span[0]].append((span, process))
+                first, last = min(map(_START, spans)), max(map(_END, spans))
+                firsts[process] = min(firsts.get(process, first), first)
+                lasts[process] = max(lasts.get(process, last), last)
+                self.writers.note_alive(process, last)
+                if awaited:
+                    ended.update(awaited.intersection(map(_ID, spans)))
+        self._ended = (self._ended & awaited) | ended
+        if firsts:
+            ahead = ahead_of(self.writers.resources, self.context.clocks) or (lambda *_: 0)
+            self._windows.note_time(min(time_ns - ahead(process, time_ns) for process, time_ns in firsts.items()))
+            ends = (time_ns - ahead(process, time_ns) for process, time_ns in lasts.items())
+            self.end_ns = max(self.end_ns, *ends)
+        return by_trace
 
-        A process in which nothing ends writes nothing, so another one of its host speaks for it.
+    def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
+        """Return until when every process has written what had ended; 0 while that is unknown.
+
+        What each host has written since tells it. A process in which nothing ends writes nothing, so another one of its
+        host speaks for it.
         """
         if not piece.is_last or self.manifest.get(DRAIN_INTERVAL):
             return 0
@@ -212,10 +262,10 @@ class Aggregator(msgspec.Struct, dict=True):
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in traces:
             self._counts["spans"] += len({span.span_id for span, _ in written})
-            self._add_trace(assemble(trace_id, self._with_open(trace_id, written), instances, ahead))
+            self._add_trace(tree.assemble(trace_id, self._with_open(trace_id, written), instances, ahead))
 
     def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
-        """Return the spans of a trace with its open spans, which are taken to end now, or, in an attempt that was killed, when they were written."""
+        """Return the spans of a trace with its open spans, which end now, or when a killed attempt wrote them."""
         opened = self._open_spans.pop(trace_id, ())
         if not opened:
             return written
@@ -280,7 +330,7 @@ class Aggregator(msgspec.Struct, dict=True):
             tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.generated_tokens
 
     def describe_outside(self) -> Iterator[str]:
-        """Yield a sentence on each kind of call of an own loop that began in no trajectory and no step, so that nothing knows whose it is."""
+        """Yield a sentence on each kind of call of an own loop that began in no trajectory and no step."""
         for name, count in self._outside.most_common() if self._has_own_steps else ():
             yield (
                 f"{counted(count, 'call')} of {timeline.name_call(name)} began outside of every trajectory and step: "
@@ -309,14 +359,16 @@ class Aggregator(msgspec.Struct, dict=True):
         path = self._find_blocked(built)
         if not members and timeline.consumes_submitted(root):
             path = timeline.mark_unlinked(path, self._waiting.values())
-        judged = judge_step(built, path, self._judge.judge(built.step, built.findings))
-        if self._has_other_rank(judged.step, root):
+        verdicts = self._judge.judge(built.step, built.findings)
+        step = built.step._replace(path=path, groups=critical_path.group(path), verdicts=verdicts)
+        judged = JudgedStep(step, built.members)
+        if self._has_other_rank(step, root):
             self._windows.merge_step(judged)
             return
         self._windows.add_step(judged)
         if is_own:
             phases = [child.span for child in root.children if child.span.name == TESTING]
-            self.validations += [(judged.step.number, phase.start_ns, phase.end_ns) for phase in phases]
+            self.validations += [(step.number, phase.start_ns, phase.end_ns) for phase in phases]
 
     def _has_other_rank(self, step: Step, root: Node) -> bool:
         """Return whether another rank of a distributed loop has recorded this step before, and note this rank."""
@@ -333,7 +385,7 @@ class Aggregator(msgspec.Struct, dict=True):
         return known
 
     def _find_blocked(self, built: BuiltStep) -> tuple[Segment, ...]:
-        """Return the critical path of a step with the blocked event loops and the paused processes that it waited for, and judge these."""
+        """Return the critical path of a step with the blocked loops and paused processes on it, and judge these."""
         step = built.step
         is_first, self._attempt = step.attempt != self._attempt, step.attempt
         usual = median(self._lengths) if self._lengths else 0.0
@@ -345,7 +397,7 @@ class Aggregator(msgspec.Struct, dict=True):
         return path
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
-        """Return a trajectory that a step took, and count it as trained on unless the step failed, whose update is lost."""
+        """Return a trajectory that a step took, and count it as trained on unless the step failed."""
         trajectory = self._waiting.pop(trace_id, None)
         if trajectory is None:
             self._counts["trained"] += counts and trace_id not in self._spent
@@ -416,7 +468,7 @@ class Aggregator(msgspec.Struct, dict=True):
         return self._gpu_account
 
     def settled_steps(self) -> tuple[tuple[Step, ...], dict[str, int]]:
-        """Return the steps with their final verdicts, in the order of time, and the unused tokens that belong to no step."""
+        """Return the steps with their final verdicts, in the order of time, and the unused tokens of no step."""
         final, between = self._judge.settle(), self._between_steps.settle()
 
         def find_verdicts(step: Step) -> tuple[Verdict, ...]:

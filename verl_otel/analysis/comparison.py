@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compares two runs: durations of steps and phases, GPU time, cost per token, significance, and the explanation of differences.
+"""Compares two runs: steps, phases, GPU time, cost of a token, significance, and what explains the difference.
 
-A step's critical path is without gaps, so its groups sum up to the step: over the same steps, the differences of the groups' means sum up to
-the difference of the steps. That is the explanation; no model is fitted.
+A step's critical path is without gaps, so its groups sum up to the step: over the same steps, the differences of the
+groups' means sum up to the difference of the steps. That is the explanation; no model is fitted.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
-from verl_otel.analysis import findings, significance
-from verl_otel.analysis.model import Explanation, Series, Step, Verdict, sum_causes, sum_states
+from verl_otel.analysis import significance
+from verl_otel.analysis.findings import Held, sum_held
+from verl_otel.analysis.model import Explanation, Series, Step, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
 from verl_otel.semconv.run_state import ENDED, RunState
 
-# -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses its additional GPUs --
+# -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses
+# its additional GPUs --
 
 GENERATED: Final = ("generated", "response")
-"""Types of the tokens that the model wrote; the second one in runs of earlier versions, which counted the answers of tools, too."""
+"""Types of the tokens that the model wrote; the second one in runs of earlier versions, which counted the answers of
+tools, too."""
 _Period = tuple[int, int]
 """Start, end."""
 
@@ -39,7 +42,8 @@ class Resources(NamedTuple):
     trained_tokens_per_second: float | None = None
     """Tokens that the model wrote and steps trained on, for a second of a step."""
     rollout_tokens_per_second: float | None = None
-    """Tokens that the model wrote, for a second from the first step of an attempt to the end of its last one, validations included."""
+    """Tokens that the model wrote, for a second from the first step of an attempt to the end of its last one,
+    validations included."""
     gpu_utilization: float | None = None
     """Mean over time and GPUs, from 0 to 1."""
     gpu_memory: float | None = None
@@ -87,7 +91,7 @@ def _find_share(a: float | None, b: float | None, more: float) -> float | None:
 
 
 def _count_gpus(run: Explanation, steps: Sequence[Step]) -> int | None:
-    """Return the configured number of GPUs, or the number of devices of a step if that is larger: an own loop configures none."""
+    """Return the configured number of GPUs, or that of the devices of a step if more: an own loop configures none."""
     parts = [run.manifest.get(key) for key in (attr.NODES, attr.GPUS, attr.GPUS_TOTAL)]
     nodes, gpus, total = (int(part) if isinstance(part, (str, int)) and str(part).isdecimal() else 0 for part in parts)
     configured = max(nodes * gpus, total)
@@ -95,7 +99,7 @@ def _count_gpus(run: Explanation, steps: Sequence[Step]) -> int | None:
 
 
 def _find_periods(steps: Sequence[Step]) -> list[_Period]:
-    """Return from when to when the steps of each attempt were trained: what lies between two attempts is no part of a rate."""
+    """Return when the steps of each attempt were trained: what lies between two attempts is no part of a rate."""
     attempts = sorted({step.attempt for step in steps})
     members = [[step for step in steps if step.attempt == attempt] for attempt in attempts]
     return [(min(step.start_ns for step in each), max(step.end_ns for step in each)) for each in members]
@@ -158,15 +162,18 @@ def _mean_of_means(values: Sequence[Sequence[float]]) -> float | None:
 LEVEL: Final = 0.05
 """Probability that two equivalent runs show a difference in any row that is called significant."""
 SMALLEST_CHANGE: Final = 0.03
-"""Smaller changes are not called significant, however certain: they are not worth fixing, and other load on the machine causes as much."""
+"""Smaller changes are not called significant, however certain: they are not worth fixing, and other load on the machine
+causes as much."""
 START_UP_STEPS: Final = 1
-"""Number of first steps of an attempt that are skipped: they contain the start of the agent loop's workers, compilation and cold caches."""
+"""Number of first steps of an attempt that are skipped: they contain the start of the agent loop's workers, compilation
+and cold caches."""
 SMALLEST_SHARE: Final = 0.01
 """Rows below this share of a step in both runs are not tested: every tested row makes the others harder to detect."""
 NOTED_DIFFERENCE: Final = 0.1
 """Differences in the amount of work per step above this are noted: durations are then not comparable."""
 UNLIKE: Final = 0.25
-"""If median and trimmed mean of the steps differ by more, a run has long and short steps, and neither represents all."""
+"""If median and trimmed mean of the steps differ by more, a run has long and short steps, and neither represents
+all."""
 _FACTS: Final = (attr.ALGORITHM, attr.TRAINER_MODE, attr.VERL_VERSION, attr.MODEL, attr.ENGINE, attr.NODES, attr.GPUS)
 
 
@@ -174,7 +181,8 @@ class Row(NamedTuple):
     """One line of the comparison."""
 
     name: str
-    """Name in a condition: ``step``, a phase, ``gpu <state or cause>``, ``tokens_per_second``, ``path <kind> <name>``."""
+    """Name in a condition: ``step``, a phase, ``gpu <state or cause>``, ``tokens_per_second``, ``path <kind>
+    <name>``."""
     unit: str
     """``s`` (of a step), ``s on the path``, ``s per GPU`` (both of a step, too), ``tokens/s`` or ``GPU s/token``."""
     difference: significance.Difference
@@ -182,7 +190,8 @@ class Row(NamedTuple):
     """Adjusted for the number of rows."""
     significant: bool
     detectable: float
-    """The smallest relative change that would have been significant, with the differences of the other rows as they are."""
+    """The smallest relative change that would have been significant, with the differences of the other rows as they
+    are."""
 
 
 class Contribution(NamedTuple):
@@ -200,20 +209,6 @@ class Contribution(NamedTuple):
     """Whether this kind alone differs significantly."""
 
 
-class Held(NamedTuple):
-    """The steps of a run that were held."""
-
-    sums: findings.Held
-    worst: Verdict | None
-    """The cause with the largest saving."""
-
-
-def _find_held(run: Explanation) -> Held:
-    causes = [verdict for step in run.steps for verdict in step.verdicts]
-    worst = max(causes, key=lambda verdict: verdict.saved, default=None)
-    return Held(findings.sum_held(run.steps), worst)
-
-
 class Comparison(NamedTuple):
     """The result of comparing two runs."""
 
@@ -228,7 +223,8 @@ class Comparison(NamedTuple):
     """False: too few steps; no row is significant."""
     rows: tuple[Row, ...]
     contributions: tuple[Contribution, ...]
-    """Contributions, the largest first. They sum up to the difference of the typical step; empty where a run has no critical paths."""
+    """Contributions, the largest first. They sum up to the difference of the typical step; empty where a run has no
+    critical paths."""
     notes: tuple[str, ...]
     """Differences in kind between the runs, and what was left out."""
     held: tuple[Held, Held]
@@ -275,7 +271,7 @@ def compare(
     notes = tuple(_note(a, b, first, second, skip))
     has_gpu = a.has_gpu or b.has_gpu
     used = (measure_resources(a, first), measure_resources(b, second))
-    held = _find_held(a), _find_held(b)
+    held = sum_held(a.steps), sum_held(b.steps)
     compared = Comparison(
         a.run_id, b.run_id, counts, skip, False, (), (), notes, held, noise, has_gpu=has_gpu, resources=used
     )
@@ -300,7 +296,7 @@ def names(explanation: Explanation) -> list[str]:
 
 
 def _usable(steps: Sequence[Step], skip: int) -> list[Step]:
-    """Return the steps to compare: whole ones in the order of time, each number once, without those that start an attempt up."""
+    """Return the steps to compare: whole ones in the order of time, each number once, without start-up."""
     return [
         step
         for step in _after_start_up(steps, skip)
@@ -351,7 +347,7 @@ def _device_seconds(step: Step) -> dict[str, float]:
 
 
 def _test(a: Values, b: Values, asked: set[str], noise: float) -> tuple[Row, ...]:
-    """Test every row. The step has half of the error to itself; Holm's procedure divides the other half among the rest."""
+    """Test every row. The step has half of the error; Holm's procedure divides the other half among the rest."""
     differences: dict[str, significance.Difference] = {}
     units: dict[str, str] = {}
     for name in dict.fromkeys([*a, *b]):
@@ -411,7 +407,7 @@ def _is_significant(difference: significance.Difference, p: float) -> bool:
 
 
 def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contribution, ...]:
-    """Return the contributions to the difference of the typical steps. Each kind is tested as a row is, all of them with one half of the error."""
+    """Return the contributions to the difference of the typical steps. All are tested with one half of the error."""
     if not all(step.groups for step in (*a, *b)):
         return ()
     kept = [_trim(a), _trim(b)]
@@ -470,8 +466,8 @@ def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequenc
             lengths = significance.describe([step.seconds for step in steps])
             if abs(lengths.typical / lengths.median - 1) > UNLIKE:
                 yield (
-                    f"steps of {name} are of more than one kind: the median is {lengths.median:.3g} s, the mean without the "
-                    f"extremes {lengths.typical:.3g} s"
+                    f"steps of {name} are of more than one kind: the median is {lengths.median:.3g} s, "
+                    f"the mean without the extremes {lengths.typical:.3g} s"
                 )
 
 

@@ -2,34 +2,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a run piece by piece, while it is written or afterwards, in bounded memory, however long it was.
 
-A reader can be saved at any time, and continued by another process. What has not ended yet is not final: the last steps have no GPU time and no
-cost before `RunReader.finish`, because these belong to the time up to the next step.
+A reader can be saved at any time, and continued by another process. What has not ended yet is not final: the last steps
+have no GPU time and no cost before `RunReader.finish`, because these belong to the time up to the next step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import aggregator, saved_state
+from verl_otel.analysis import aggregator, saved_state, spilling
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.bounded_steps import Limits
-from verl_otel.analysis.explanation import describe
-from verl_otel.analysis.io import run_files
+from verl_otel.analysis.gpu import devices
+from verl_otel.analysis.io import completeness, run_files, run_status
 from verl_otel.analysis.io.followed_files import FollowedFiles
-from verl_otel.analysis.io.run_files import Extent, Writers
-from verl_otel.analysis.model import Event, Explanation, OpenSpan
-from verl_otel.analysis.pieces import name_instance
+from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
+from verl_otel.analysis.model import Event, Explanation, OpenSpan, Process, Series, Step
 from verl_otel.analysis.scalars import SMALL, WHOLE, Room
-from verl_otel.analysis.traces import clocks
-from verl_otel.analysis.traces.clocks import Bound, Clock
+from verl_otel.analysis.traces import clocks, timeline
+from verl_otel.analysis.traces.clocks import Bound
 from verl_otel.analysis.windows import find_restarts
-from verl_otel.model import SpanRecord
+from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import AVERAGE_REWARD, RUN_STATE
 
 COMMAND, PAGE = "command", "page"
 """Names under which readers are saved: by a command, and by a page, which keeps less."""
@@ -85,8 +87,8 @@ class RunReader(msgspec.Struct, dict=True):
     def look(self) -> None:
         """Look for new files, new lines and new events.
 
-        The events come last: a stall that is over must be known before the spans that follow it are read. So do the open spans: one that has
-        ended by now has its end in a line that has not been read.
+        The events come last: a stall that is over must be known before the spans that follow it are read. So do the
+        open spans: one that has ended by now has its end in a line that has not been read.
         """
         self._register(self._traces.look())
         self._metrics.look()
@@ -100,14 +102,14 @@ class RunReader(msgspec.Struct, dict=True):
             self.version += 1
 
     def continue_in(self, folders: tuple[Path, ...]) -> bool:
-        """Go on after it was saved; return whether everything that was read is still there, and no attempt was added."""
+        """Go on after it was saved; return whether all that was read is still there, and no attempt was added."""
         self._traces.folders = self._metrics.folders = folders
         read, _ = self.progress()
         self.look()
         return self.progress()[0] == read and not self.has_other_attempts()
 
     def _register(self, added: Iterable[Path]) -> None:
-        """Register processes from the first and the last line of each file with its parts: resources are complete in the last one."""
+        """Register processes from the first and the last line of each file: resources are complete in the last one."""
         writers, by_file = self._aggregator.writers, dict[Path, list[Path]]()
         for path in added:
             by_file.setdefault(path.parent / rotated_files.whole_name(path), []).append(path)
@@ -117,7 +119,7 @@ class RunReader(msgspec.Struct, dict=True):
                 writers.note_alive(process, max((span.end_ns for span in spans), default=0))
 
     def has_other_attempts(self) -> bool:
-        """Return whether the run was continued since its reading began: which steps an attempt has must be known before they are read."""
+        """Return whether the run was continued since: the steps of an attempt are known before they are read."""
         return find_restarts(run_files.read_manifest(self.folders)) != find_restarts(self._aggregator.manifest)
 
     def read(self, budget: int = PIECE_BYTES) -> None:
@@ -140,7 +142,7 @@ class RunReader(msgspec.Struct, dict=True):
             run.writers.note_alive(process, max((point.time_ns for point in points), default=0))
 
     def finish(self) -> None:
-        """Complete the last steps of a run that has ended and was read to its end. Lines without an end are read, too."""
+        """Complete the last steps of a run that was read to its end. Lines without an end are read, too."""
         if not self.is_finished:
             self._add_scalars(self._metrics.take_rest().extents)
             self._aggregator.add(self._traces.take_rest())
@@ -158,16 +160,74 @@ class RunReader(msgspec.Struct, dict=True):
         run.manifest = {**run.manifest, **run_files.read_manifest(self.folders)}
         if not self.is_finished:
             run.opened = self.open_spans()
-        return describe(self.folders, run, self._events, self._problems)
+        manifest, host_clocks = run.manifest, run.context.clocks
+        problems = [*self._problems, *run.problems]
+        with_open = {open_span.process for open_span in run.opened}
+        processes = tuple(
+            Process(Resource(values), run.set_clock(index, newest), index not in with_open)
+            for index, (values, newest) in enumerate(zip(run.writers.resources, run.writers.newest, strict=True))
+        )
+        series = run.columns.series()
+        problems += run.describe_outside()
+        if run.columns.left_out:
+            problems.append(f"{run.columns.left_out} values of more series than are kept were left out")
+        problems += [
+            f"clocks: nothing tells how far that of {host} is from the trainer's"
+            for host, clock in host_clocks.items()
+            if not math.isfinite(clock.uncertainty)
+        ]
+        run_id = manifest.get("run_id") or (
+            processes[0].resource.text(attr.RUN_ID) if processes else self.folders[0].name
+        )
+        steps, unused = run.settled_steps()
+        steps = spilling.name_reads(steps, series)
+        series = add_rewards(series, steps)
+        start_ns, end_ns = run.begin_ns, run.end_ns
+        if not start_ns:  # without spans, those of its events and scalars
+            times = [event.time_ns for event in self._events if event.time_ns]
+            times += [time_ns for one in series if one.times_ns for time_ns in (one.times_ns[0], one.times_ns[-1])]
+            start_ns, end_ns = min(times, default=0), max(times, default=0)
+        resources = [process.resource for process in processes]
+        has_gpu = devices.has_gpu(resources, (scalar.name for scalar in series), manifest)
+        if has_gpu and not run.devices() and devices.UNKNOWN_GPUS not in problems:
+            problems.append(devices.UNKNOWN_GPUS)
+        recorded = [(one.times_ns[-1], one.values[-1]) for one in series if one.name == RUN_STATE]
+        # The sign of life is what it wrote lately, and no process: that may be elsewhere.
+        age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
+        gaps = completeness.find(run.tally, processes, run.opened, manifest)
+        return Explanation(
+            run_id=str(run_id),
+            folders=tuple(map(str, self.folders)),
+            manifest=dict(manifest),
+            state=run_status.find_state(
+                manifest, max(recorded, default=(0, None))[1], self._events, lambda: age < run_status.RUNNING_SECONDS
+            ),
+            start_ns=start_ns,
+            end_ns=end_ns,
+            counts=run.counts(),
+            steps=steps,
+            validations=tuple(run.validations),
+            slowest=tuple(map(timeline.with_parts, run.slowest.all())),
+            devices=run.devices(),
+            events=self._events,
+            series=series,
+            completeness=gaps,
+            problems=tuple(problems),
+            offsets=tuple((host, clock.largest, clock.uncertainty) for host, clock in sorted(host_clocks.items())),
+            unused=unused,
+            has_gpu=has_gpu,
+            recent_steps=run.recent_steps.all(),
+            start_ups=tuple(run.start_ups),
+        )
 
     # -- clocks --
 
     def _look_ahead(self) -> None:
-        """Search the beginning of a run on several hosts for bounds on the offsets of clocks, before its spans are placed in time."""
+        """Search the beginning of a run on several hosts for bounds on the offsets of clocks."""
         if self._sampled or not self._traces.is_behind:
             return
         self._sampled = True
-        if self._has_hosts():
+        if len(self._list_hosts()) > 1:
             ahead = FollowedFiles(self.folders, "traces")
             ahead.look()
             self._take_bounds(ahead.take(AHEAD_BYTES).extents)
@@ -175,38 +235,45 @@ class RunReader(msgspec.Struct, dict=True):
     def _measure_clocks(self, extents: Sequence[Extent]) -> None:
         """Search some pieces of a run on several hosts for further bounds."""
         self._unsampled += sum(extent.end - extent.begin for extent in extents)
-        if self._unsampled > SAMPLED_BYTES and self._has_hosts():
+        if self._unsampled > SAMPLED_BYTES and len(self._list_hosts()) > 1:
             self._unsampled = 0
             self._take_bounds(extents)
 
-    def _has_hosts(self) -> bool:
-        return len(_list_hosts(self._aggregator.writers)) > 1
+    def _list_hosts(self) -> set[str]:
+        return {str(values.get(attr.HOST_NAME, "")) for values in self._aggregator.writers.resources}
 
     def _take_bounds(self, extents: Iterable[Extent]) -> None:
-        self._bounds.extend(clocks.find_bounds(_read_sample(extents)))
+        """Search parts of files for further bounds, and estimate the clock of each host again."""
+        writers = Writers()
+        sample = (
+            (span, str(writers.resources[process].get(attr.HOST_NAME, "")))
+            for process, spans in run_files.read_spans(extents, writers, [])
+            for span in spans
+        )
+        self._bounds.extend(clocks.find_bounds(sample))
         del self._bounds[:-MAX_BOUNDS]
         run = self._aggregator
-        hosts = {name_instance(values): str(values.get(attr.HOST_NAME)) for values in run.writers.resources}
-        run.context = run.context._replace(clocks=_estimate_clocks(self._bounds, run.writers), hosts=hosts)
+        resources = run.writers.resources
+        trainers = [values for values in resources if values.get(attr.ROLE) == "trainer"]
+        reference = str((trainers or resources)[0].get(attr.HOST_NAME, ""))
+        run.context = run.context._replace(
+            clocks=clocks.estimate(self._bounds, reference, self._list_hosts()),
+            hosts={name_instance(values): str(values.get(attr.HOST_NAME)) for values in resources},
+        )
 
 
-def _list_hosts(writers: Writers) -> set[str]:
-    return {str(resource.get(attr.HOST_NAME, "")) for resource in writers.resources}
+# -- What an aggregator has taken, as an explanation --
 
 
-def _estimate_clocks(bounds: Iterable[Bound], writers: Writers) -> dict[str, Clock]:
-    """Return the clock of each host."""
-    trainers = [resource for resource in writers.resources if resource.get(attr.ROLE) == "trainer"]
-    reference = str((trainers or writers.resources)[0].get(attr.HOST_NAME, ""))
-    return clocks.estimate(bounds, reference, _list_hosts(writers))
-
-
-def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
-    """Yield the spans of parts of files with the hosts that wrote them."""
-    writers = Writers()
-    for process, spans in run_files.read_spans(extents, writers, []):
-        host = str(writers.resources[process].get(attr.HOST_NAME, ""))
-        yield from ((span, host) for span in spans)
+def add_rewards(series: tuple[Series, ...], steps: Iterable[Step]) -> tuple[Series, ...]:
+    """Return the scalars with the mean reward of steps of an own loop whose trajectories other processes ran."""
+    recorded = next((one for one in series if one.name == AVERAGE_REWARD), Series(AVERAGE_REWARD, (), (), ()))
+    known = dict(zip(recorded.times_ns, recorded.values, strict=True))
+    found = {step.end_ns: step.reward for step in steps if step.reward is not None and step.end_ns not in known}
+    if not found:
+        return series
+    times, values = zip(*sorted({**known, **found}.items()), strict=True)
+    return (*(one for one in series if one is not recorded), recorded._replace(times_ns=times, values=values))
 
 
 # -- readers --
@@ -238,6 +305,6 @@ def begin_page(folders: Iterable[Path]) -> RunReader:
 
 
 def resume(folders: Sequence[Path], name: str = COMMAND) -> RunReader | None:
-    """Return the saved reader of a run, which has looked for new lines; None if there is none, or what it has read is not there any more."""
+    """Return the saved reader of a run, which has looked for new lines; None: there is none, or the files changed."""
     reader = saved_state.load(folders, name, RunReader)
     return reader if reader is not None and reader.continue_in(tuple(folders)) else None

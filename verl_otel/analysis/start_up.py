@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Divides the time before the first step of an attempt: what the trainer called, what it waited for, and what nothing was recorded of.
+"""Divides the time before the first step of an attempt: calls of the trainer, waits, and what has no record.
 
-The trainer's thread is followed from the start of the attempt to that of its first step. A call to workers has two parts: until the method began
-on the first of them, which is their start and their imports, and the method itself, such as ``init_model``. What lies between two calls is named
-by its neighbours, because nothing is recorded of the start of Ray, of engines and of agent loops.
+The trainer's thread is followed from the start of the attempt to that of its first step. A call to workers has two
+parts: until the method began on the first of them, which is their start and their imports, and the method itself, such
+as ``init_model``. What lies between two calls is named by its neighbours, because nothing is recorded of the start of
+Ray, of engines and of agent loops.
 """
 
 from __future__ import annotations
@@ -25,11 +26,16 @@ class StartUpPart(NamedTuple):
     """What filled a part of a start-up."""
 
     kind: str
-    """``begin`` (until the first call), ``workers_start``, ``call``, ``weight_sync``, ``checkpoint``, ``validation``, ``between`` (after a call),
-    ``rest``."""
+    """``begin`` (until the first call), ``workers_start``, ``call``, ``weight_sync``, ``checkpoint``, ``validation``,
+    ``between`` (after a call), ``rest``."""
     name: str
     """The method that was called; for ``between`` the one before; otherwise empty."""
     nanoseconds: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.nanoseconds / 1e9
 
 
 class StartUp(NamedTuple):
@@ -74,7 +80,7 @@ def divide(attempt: int, start_ns: int, end_ns: int, roots: Sequence[Node]) -> S
 
 
 def _find_intervals(roots: Iterable[Node]) -> Iterator[tuple[str, str, int, int]]:
-    """Yield what the trainer did: kind, name, start, end. A call is two intervals where its method began later on the workers."""
+    """Yield what the trainer did: kind, name, start, end. A call is two intervals if its method began later."""
     for root in roots:
         span = root.span
         if span.name in _NAMED:

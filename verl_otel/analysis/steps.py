@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes steps, in stages: built from their spans, judged beside other steps, complete with their window, settled at the end of the run."""
+"""Makes steps in stages: built from spans, judged beside others, complete with their window, settled at the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP
 from verl_otel.analysis.gpu.accounting import find_cost, lose
 from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory, Verdict
-from verl_otel.analysis.pieces import Context
 from verl_otel.analysis.step_lengths import find_repeated
 from verl_otel.analysis.traces import critical_path, timeline
+from verl_otel.analysis.traces.clocks import Context
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import judge, own_workers, stragglers
 from verl_otel.analysis.verdicts.what_if import find_savings
@@ -22,7 +22,7 @@ from verl_otel.semconv import attributes as attr
 
 
 class BuiltStep(NamedTuple):
-    """What the spans of a step contain. Its path is not marked yet, and it has no groups, verdicts, GPU time and cost."""
+    """What the spans of a step contain. Its path is not marked yet; it has no groups, verdicts, GPU time, cost."""
 
     step: Step
     members: tuple[Trajectory, ...]
@@ -73,7 +73,7 @@ def build(
 
 
 def find_slowest(taken: Iterable[Trajectory], path: Iterable[Segment]) -> tuple[Trajectory, ...]:
-    """Return the slowest trajectories that a step took, including the one that ended last and those on its path: each round has one."""
+    """Return the slowest trajectories that a step took, the one that ended last, and those on its path."""
     ordered = sorted(taken, key=lambda trajectory: trajectory.start_ns - trajectory.end_ns)
     chosen = ordered[:SLOWEST_OF_STEP]
     if ordered and (last := max(ordered, key=lambda trajectory: trajectory.end_ns)) not in chosen:
@@ -90,20 +90,17 @@ def average_score(members: Sequence[Trajectory]) -> float | None:
 
 
 class JudgedStep(NamedTuple):
-    """A step with its first verdicts, and without what depends on its whole window: what follows it, GPU time and cost."""
+    """A step without what depends on its whole window: what follows it, GPU time and cost.
+
+    Its critical path has marks of what blocked it, and its verdicts are those that the steps before allow.
+    """
 
     step: Step
     members: tuple[Trajectory, ...]
 
 
-def judge_step(built: BuiltStep, path: tuple[Segment, ...], verdicts: tuple[Verdict, ...]) -> JudgedStep:
-    """Return a step with its critical path, in which what blocked it is marked, and with the verdicts that the steps before allow."""
-    step = built.step._replace(path=path, groups=critical_path.group(path), verdicts=verdicts)
-    return JudgedStep(step, built.members)
-
-
 def join(known: JudgedStep, other: JudgedStep) -> JudgedStep:
-    """Return one step of what two ranks recorded of it: that which something delayed more, or which took longer, with the trajectories of both."""
+    """Return one step of what two ranks recorded: the one that lost more, or took longer, with all trajectories."""
     first, second = known, other
     ends, starts = (known.step.end_ns, other.step.end_ns), (known.step.start_ns, other.step.start_ns)
     # Ranks that do not wait for each other differ in time.
@@ -161,7 +158,8 @@ def settle(
 ) -> tuple[tuple[Step, ...], dict[str, int]]:
     """Return the steps as they are at the end of the run, and the unused tokens that belong to no step.
 
-    Tokens generated for a step number are attributed to the last step of that number: a resumed run repeats earlier ones.
+    Tokens generated for a step number are attributed to the last step of that number: a resumed run repeats earlier
+    ones.
 
     Args:
         steps: The steps in the order of time.

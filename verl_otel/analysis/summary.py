@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explains a run from its files. How far a large one was read is kept, so that the next command reads only what was added."""
+"""Explains a run from its files. How far a large one was read is kept: the next command reads what was added."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,23 +43,24 @@ def explain(
         FileNotFoundError: A folder does not exist or contains no file of a run.
     """
     places = run_files.check_folders(folders)
-    with _without_collection():
-        run = _explain(places, reader.resume(places), frozenset(), progress, keep_after)
-        lacking = {step.number for step in run.steps if not step.path} & (steps or frozenset())
-        if lacking:
-            run = _explain(places, None, frozenset(steps or ()), progress, keep_after)
+    was_on = gc.isenabled()
+    gc.disable()  # nothing here creates cycles, and searching for them takes a third of the time
+    try:
+        run = _read(places, reader.resume(places) or reader.begin(places), progress, keep_after)
+        if {step.number for step in run.steps if not step.path} & (steps or frozenset()):
+            run = _read(places, reader.begin(places, asked=steps or frozenset()), progress, keep_after)
         return run
+    finally:
+        if was_on:
+            gc.freeze()
+            # Moves all new objects to the oldest generation: the next collection does not scan a million of them.
+            gc.unfreeze()
+            gc.enable()
 
 
-def _explain(
-    places: Sequence[Path],
-    resumed: RunReader | None,
-    asked: frozenset[int],
-    progress: Progress | None,
-    keep_after: float,
-) -> Explanation:
+def _read(places: Sequence[Path], run: RunReader, progress: Progress | None, keep_after: float) -> Explanation:
+    """Read the rest of a run, and explain it."""
     begin = time.monotonic()
-    run = resumed or reader.begin(places, asked=asked)
     run.look()
     while run.is_behind:
         run.read(PIECE_BYTES)
@@ -70,17 +70,3 @@ def _explain(
         saved_state.save(places, reader.COMMAND, run)
     run.finish()
     return run.explain()
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Suspend the garbage collector: nothing here creates cycles, and searching for them takes a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.freeze()
-            gc.unfreeze()  # moves all new objects to the oldest generation, so that the next collection does not scan a million of them
-            gc.enable()

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from verl_otel.analysis.findings import SingleWait
 from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli import run_selection
 from verl_otel.cli.formatting import show_settings
 from verl_otel.semconv.kinds import ADVICE, SUBJECTS, WORK
@@ -33,12 +33,12 @@ def advise(run: Explanation, cause: Verdict | SingleWait) -> str:
 
 
 def word(key: str, run: Explanation | None = None) -> str:
-    """Return the sentence of a key of `ADVICE`, with the settings of verl's trainers where one ran, as in a log of theirs (no run)."""
+    """Return the sentence of a key of `ADVICE`, with settings of verl where its trainer ran, as in its log (no run)."""
     return show_settings(ADVICE[key], has_verl=run is None or not run.is_own)
 
 
 def _choose(run: Explanation, key: str) -> str:
-    """Return a key, or another one where calls were lost: what looks like a trajectory's own code may be one of them."""
+    """Return a key, or that of lost calls, which may look like a trajectory's own code."""
     return "lost calls" if key == "agent loop" and run.counts.outside else key
 
 

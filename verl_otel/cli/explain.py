@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain why steps were slow, and how the run learned: verdict, critical path, GPU time, reward.
 
-RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
-run have folders of their own. Runs that are active or were killed can be read, too.
+RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the
+nodes of a run have folders of their own. Runs that are active or were killed can be read, too.
 
-RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or what its console logger printed: it
-has the time of phases, slow steps and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded.
-Several files are one run in parts.
+RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or
+what its console logger printed: it has the time of phases, slow steps and what was learned, with the thresholds of
+VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded. Several files are one run in parts.
 
 Examples:
   verl-otel explain
@@ -28,34 +28,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, learning, step_lengths
-from verl_otel.analysis.gpu import devices
+from verl_otel.analysis import findings
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
-from verl_otel.analysis.verdicts import stragglers
-from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
-from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.cli import advice, headlines, incidents, options, run_selection, tracked_log, wording
-from verl_otel.cli.documents.explain import WholeRun, find_next, make_explain
-from verl_otel.cli.documents.levers import make_levers
+from verl_otel.cli import advice, incidents, options, run_selection, tracked_log, wording
+from verl_otel.cli.documents.base import Summed
+from verl_otel.cli.documents.explain import Event, Explain, Segment, Step, make_explain
+from verl_otel.cli.documents.levers import Levers, make_levers
 from verl_otel.cli.formatting import (
     BRIEF_LINES,
     DOCUMENTS,
     VERDICT_LINES,
     WIDTH,
-    dead,
     end_of,
-    failed,
-    headline,
     number,
     orphans,
     print_json,
     print_text,
+    show_bytes,
     wrap,
 )
 from verl_otel.cli.learning import choose_signals, describe_briefly, describe_learning
@@ -94,187 +87,174 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, analyse, say. Returns 1 when the run has nothing to explain."""
+    """Read, analyse, print. Returns 1 when the run has nothing to explain."""
     logged = [] if arguments.otlp else tracked_log.find_logs(arguments.folders)
     if logged:
         return tracked_log.explain(arguments, logged)
-    asked = None if arguments.step is None else frozenset({arguments.step})
+    whole = arguments.step is not None
+    asked = frozenset({arguments.step}) if whole else None
     explanation = run_selection.explain(arguments.folders, "explain", otlp=arguments.otlp, steps=asked)
-    if asked:
-        chosen = [step for step in explanation.steps if step.number in asked]
-        if not chosen:
-            print(
-                f"verl-otel: step {arguments.step} is not in the run: {run_selection.list_numbers(explanation)}",
-                file=sys.stderr,
-            )
-            return 2
-    else:
-        chosen = run_selection.choose_steps(explanation, arguments.steps)
+    chosen = run_selection.choose_steps(explanation, arguments.steps, arguments.step)
+    document = make_explain(explanation, chosen, whole=whole, all_stacks=arguments.events)
     if arguments.json:
-        print_json(make_explain(explanation, chosen, whole=arguments.step is not None))
+        print_json(document)
     elif arguments.brief:
-        print_text(render_brief(explanation, chosen))
+        print_text(render_brief(document))
     elif arguments.events:
-        print_text(render_events(explanation))
+        print_text(render_events(document))
     else:
-        print_text(render(explanation, chosen) if arguments.step is None else render_step(explanation, chosen))
-    if explanation.steps or explanation.events or explanation.completeness.unfinished:
-        return int(findings.has_any(arguments.fail_if, explanation, lambda: learning.judge(explanation)))
-    print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)
+        levers = None if whole else find_levers(explanation.recent_steps, most_items=REPLAYED_ITEMS)
+        print_text(render(document, None if levers is None else make_levers(explanation, levers)))
+    if document.counts["steps"] or document.events or document.unfinished:
+        return int(findings.has_any(arguments.fail_if, explanation, is_learned=not document.findings))
+    text = "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
+    if document.counts["trajectories"]:
+        found = counted(document.counts["trajectories"], "trajectory", "trajectories")
+        text = f"no step to explain, only {found}: verl-otel report shows more"
+    print(f"verl-otel: {text}", file=sys.stderr)
     return 1
 
 
-def _nothing(explanation: Explanation) -> str:
-    if explanation.counts.trajectories:
-        found = counted(explanation.counts.trajectories, "trajectory", "trajectories")
-        return f"no step to explain, only {found}: verl-otel report shows more"
-    return "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
-
-
-# -- The text: why steps were slow --
+# -- The text: why steps were slow. It is made of the document --
 
 PATH_LINES: Final = 8
 """Number of parts of a critical path that are shown by default."""
 EVENT_LINES: Final = 5
 LEVER_LINES: Final = 3
+FRAMES: Final = 4
+"""Frames of a stack that are shown with an event, the innermost ones."""
+LOG_LINES: Final = 3
+"""Lines of a log that are shown with an event."""
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
 
-def render(run: Explanation, steps: Sequence[Step] | None = None) -> str:
-    """Return why steps of a run were slow, the slowest unless others are given, and how GPU time and tokens were spent."""
-    chosen = findings.choose_steps(run, 3) if steps is None else steps
-    document = make_explain(run, chosen)
-    parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
-    parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
-    parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
-    whole = list(_whole_run(run, document.run))
-    parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
-    parts.append(f"Next: {document.next[0]}")
+def render(document: Explain, levers: Levers | None = None) -> str:
+    """Return why steps of a run were slow, and how GPU time and tokens were spent.
+
+    Args:
+        document: The explanation.
+        levers: Those of the run; None: only the steps are shown, with all their detail.
+    """
+    whole = levers is None
+    parts = ["\n".join(_head(document)), "\n".join(_events(document)), "" if whole else _verdict_count(document)]
+    parts += ["\n".join(_step(document, step, whole=whole)) for step in document.steps]
+    parts.append("\n".join(_advice(document)))
+    if levers is not None:
+        of_run = list(_whole_run(document, levers))
+        parts += ["\n".join(_learning(document)), "\n".join(["The whole run", *of_run] if of_run else [])]
+    parts += ["\n".join(_unknown(document)), f"Next: {document.next[0]}"]
     return "\n\n".join(part for part in parts if part)
 
 
-def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
-    """Return all detail of some steps."""
-    parts = [_head(run), "\n".join(_events(run))]
-    parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
-    parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
-    parts.append(f"Next: {find_next(run, chosen, whole=True)[0]}")
-    return "\n\n".join(part for part in parts if part)
-
-
-def render_events(run: Explanation) -> str:
+def render_events(document: Explain) -> str:
     """Return all stalls and crashes of a run with everything that was recorded of them."""
-    lines = list(_describe_events(run, run.events, whole=True))
-    following = next(
-        command for command in find_next(run, findings.choose_steps(run, 1)) if command != advice.events_command(run)
-    )
-    return "\n".join([_head(run), "", *(lines or ["No stall and no crash was reported."]), "", f"Next: {following}"])
+    lines = list(_describe_events(document.events, whole=True)) or ["No stall and no crash was reported."]
+    following = next(command for command in document.next if not command.endswith(" --events"))
+    return "\n".join([*_head(document), "", *lines, "", f"Next: {following}"])
 
 
-def _head(run: Explanation) -> str:
-    return "\n".join([f"Run {show(run.run_id)} · {show(run.state)}", *filter(None, headline(run))])
+def _head(document: Explain) -> Iterator[str]:
+    yield f"Run {show(document.run_id)} · {show(document.state)}"
+    yield from filter(None, document.headline)
 
 
-def _events(run: Explanation) -> Iterator[str]:
+def _events(document: Explain) -> Iterator[str]:
     """Yield failures and events; these come first."""
-    yield from filter(None, [failed(run)])
-    yield from _describe_events(run, run.events[:EVENT_LINES])
-    if len(run.events) > EVENT_LINES:
-        yield f"and {counted(len(run.events) - EVENT_LINES, 'more event')}"
-    for unfinished in run.completeness.unfinished:
-        if unfinished.dead:
-            yield f"DEAD: {show(dead(unfinished))}"
-        elif unfinished.work:
-            oldest = max(unfinished.work, key=lambda work: work.age)
-            child = f", last in {oldest.last_child}" if oldest.last_child else ""
-            yield show(f"STILL OPEN: {unfinished.process.label}: {oldest.span.name} for {seconds(oldest.age)}{child}")
+    yield from filter(None, [document.failed])
+    yield from _describe_events(document.events[:EVENT_LINES])
+    if len(document.events) > EVENT_LINES:
+        yield f"and {counted(len(document.events) - EVENT_LINES, 'more event')}"
+    for unfinished in document.unfinished:
+        if unfinished.text:
+            yield f"{'DEAD' if unfinished.dead else 'STILL OPEN'}: {show(unfinished.text)}"
 
 
-def _describe_events(run: Explanation, events: Iterable[Event], *, whole: bool = False) -> Iterator[str]:
+def _describe_events(events: Iterable[Event], *, whole: bool = False) -> Iterator[str]:
     for event in events:
-        after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
+        after = "" if event.after is None else f" after {seconds(max(0.0, event.after))}"
         yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
-        yield from incidents.describe(run, event, whole=whole)
+        if event.kind in incidents.KINDS:
+            yield from _describe_evidence(event, whole=whole)
 
 
-def _verdict_count(run: Explanation) -> str:
-    if not run.steps:
+def _describe_evidence(event: Event, *, whole: bool) -> Iterator[str]:
+    """Yield what was recorded of a stall or a crash, indented."""
+    if event.stack_file:
+        yield show(f"  Where {event.culprit or 'it'} was, the innermost call first ({event.stack_file})")
+    for stack in event.stacks:
+        first, *others = stack.frames if whole else stack.frames[:FRAMES]
+        yield f"    {show(first)}"
+        yield from (f"      called by {show(frame)}" for frame in others)
+    if event.other_files:
+        yield show(f"  Stacks of those that waited: {', '.join(event.other_files)}")
+    if event.kind == "crash" or whole:
+        yield from (f"  Its {text}" for text in _describe_memory(event))
+        if event.log:
+            yield "  End of its log"
+            yield from (f"    {show(line)}" for line in (event.log if whole else event.log[-LOG_LINES:]))
+
+
+def _describe_memory(event: Event) -> Iterator[str]:
+    memory = event.memory
+    if memory is not None:
+        before = f", at most {show_bytes(memory.highest)} in the {seconds(memory.seconds)} before"
+        yield f"memory: {show_bytes(memory.newest)} at last{before if memory.seconds > 0 else ''}"
+
+
+def _verdict_count(document: Explain) -> str:
+    count, slow, unexplained = document.counts["steps"], document.counts["unexplained"], document.slow
+    if not count:
         return "No step has ended yet, so there is none to explain."
-    return "\n".join(filter(None, [_count_slow(run), wording.describe_first(run.steps)]))
-
-
-def _count_slow(run: Explanation) -> str:
-    unexplained = wording.describe_unexplained(run.steps)
-    if not any(step.verdicts for step in run.steps):
-        steps, slow = counted(len(run.steps), "step"), len(step_lengths.find_unexplained(run.steps))
+    if document.counts["held"]:
+        more = f" Slow without a cause: {unexplained}." if unexplained else ""
+        share = wording.share(document.held.share)
+        text = f"{document.held.text} ({share} of the time of all steps and between them).{more}"
+    elif slow:
         were = "was" if slow == 1 else "were"
-        return (
-            f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
-            if slow
-            else wording.describe_no_delay(run.steps)
-        )
-    held, whole = findings.sum_held(run.steps), sum(step.seconds + step.between for step in run.steps)
-    share = f"{wording.share(held.seconds / max(whole, 1e-9))} of the time of all steps and between them"
-    more = f" Slow without a cause: {unexplained}." if unexplained else ""
-    return f"{wording.describe_held(held)} ({share}).{more}"
+        text = f"{slow:,} of {counted(count, 'step')} {were} slow, none explained: {unexplained}."
+    else:
+        text = wording.describe_no_delay(count)
+    return "\n".join(filter(None, [text, document.starting]))
 
 
 # -- one step --
 
 
-def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
-    yield _title(run, step)
-    found = findings.find_of_step(step)
+def _step(document: Explain, step: Step, *, whole: bool) -> Iterator[str]:
+    yield step.title
+    found = [(verdict.saved, verdict.text) for verdict in step.verdicts]
+    if step.wait is not None:
+        found = sorted([*found, (step.wait.lead, step.wait.text)], key=lambda cause: -cause[0])
     shown = found if whole else found[:VERDICT_LINES]
-    for finding in shown:
-        yield from wrap(wording.describe_cause(finding.cause), WIDTH, first="  ", rest="    ")
+    for _, text in shown:
+        yield from wrap(text, WIDTH, first="  ", rest="    ")
     if len(shown) < len(found):
         yield f"  And {len(found) - len(shown)} more: --step {number(step)} shows them."
-    shared = sum_shared(step)
-    if shared >= wording.SMALLEST_ROW * step.seconds:
-        yield f"  {seconds(shared)} of these are the same time: together they are {seconds(sum_savings(step))}."
+    if step.shared >= wording.SMALLEST_ROW * step.seconds:
+        yield f"  {seconds(step.shared)} of these are the same time: together they are {seconds(step.together)}."
     yield from _block("Failed in its trajectories", map(wording.describe_failure, step.failures))
     yield from _block("Ranks that trained on less", map(wording.describe_short_rank, step.short_ranks))
-    yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
+    path = _sum_path(step)
+    limit = len(path) if whole else PATH_LINES
+    yield from _block("Critical path, largest parts first", _rows(path, limit=limit))
     if whole and step.path:
-        yield from _block("Critical path in the order of time", _path_in_order(run, step))
-    until = "the last record" if step is run.steps[-1] else "the next step"
-    following = "a step that did not end" if step.open_ns else until
+        yield from _block("Critical path in the order of time", _path_in_order(step))
+    until = "the last record" if step.is_last else "the next step"
+    following = "a step that did not end" if step.is_open else until
     yield from _block(f"Then {seconds(step.between)} until {following}", _between(step, whole=whole))
-    yield from _block("The step would have been shorter by", wording.describe_savings(step.savings, step.seconds))
-    title = wording.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
+    savings = wording.describe_savings(step.savings, step.seconds)
+    yield from _block("The step would have been shorter by", savings)
+    title = wording.device_title(step.devices, f" until {until}", has_gpu=document.has_gpu)
     yield from _block(title, wording.describe_devices(step.devices))
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(wording.describe_straggler, late))
     cost = step.cost
     # Without GPU time and waste only the sum of the run says something.
     if cost is not None and (cost.gpu_seconds or any(cost.wasted_tokens.values())):
-        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=run.has_gpu))
+        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=document.has_gpu))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
-
-
-def _title(run: Explanation, step: Step) -> str:
-    others = step_lengths.find_comparable(run.steps, step)
-    usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
-    if len(others) == 1:
-        usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
-    name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
-    if step.verdicts:
-        (excess,) = findings.find_excesses(run.steps, [step])
-        late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
-        if excess.is_measured:
-            rest = f", of which {seconds(excess.rest)} are not explained" if excess.rest else ""
-            return f"{name}, {seconds(excess.longer)} longer than usual{usual}{rest}{late}."
-        shorter = f"; without its causes {seconds(excess.longer)} less" if excess.longer else ""
-        return f"{name}{usual}{shorter}{late}."
-    if any(other is step for other in step_lengths.find_start_up(run.steps)):
-        return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
-    if step.interrupted or find_single_wait(step) is not None:
-        return f"{name}{usual}."
-    is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
-    return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
 
 
 def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
@@ -284,62 +264,59 @@ def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
         yield from (f"    {line}" for line in shown)
 
 
-def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
-    """Yield what a step waited for, in groups: parts of a trajectory by activity, parts of workers by phase."""
-    sums = _sum_path(run, step)
-    yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
-
-
-def _sum_path(run: Explanation, step: Step) -> dict[str, int]:
-    """Return nanoseconds of a critical path by what was waited for; by kind and name where the path itself was not kept."""
-    sums: dict[str, int] = {}
-    labels = _labels(run, step)
+def _sum_path(step: Step) -> dict[str, float]:
+    """Return seconds of a critical path by what was waited for; by kind and name where the path itself was not kept."""
+    sums: dict[str, float] = {}
     for segment in step.path:
-        text = _segment(segment, labels)
-        sums[text] = sums.get(text, 0) + segment.end_ns - segment.start_ns
-    return sums or {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
+        text = _segment(segment, step.labels)
+        sums[text] = sums.get(text, 0.0) + segment.seconds
+    return sums or _name_parts(step.path_summed)
 
 
-def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
-    """Yield nanoseconds by text, the most first, and a sum of what is left out."""
-    total = max(1, sum(sums.values()))
+def _name_parts(parts: Iterable[Summed]) -> dict[str, float]:
+    return {wording.doing(part.kind, show(part.name)): part.seconds for part in parts}
+
+
+def _rows(sums: dict[str, float], *, limit: int) -> Iterator[str]:
+    """Yield seconds by text, the most first, and a sum of what is left out."""
+    total = sum(sums.values()) or 1.0
     rows = sorted(sums.items(), key=lambda pair: -pair[1])
     kept = [row for row in rows[:limit] if row[1] / total >= wording.SMALLEST_ROW]
-    for text, nanoseconds in kept:
-        yield f"{nanoseconds / total:4.0%} {seconds(nanoseconds / 1e9):>9}  {text}"
-    rest = sum(nanoseconds for _, nanoseconds in rows[len(kept) :])
+    for text, length in kept:
+        yield f"{length / total:4.0%} {seconds(length):>9}  {text}"
+    rest = sum(length for _, length in rows[len(kept) :])
     if rest / total >= wording.SMALLEST_ROW:
-        smaller = counted(len(rows) - len(kept), "smaller one")
-        yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
+        yield f"{rest / total:4.0%} {seconds(rest):>9}  {counted(len(rows) - len(kept), 'smaller one')}"
 
 
 def _between(step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
-    sums = {wording.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
+    sums = _name_parts(step.between_summed)
     if round(step.between, 3) and (whole or step.between >= wording.NOTABLE_BETWEEN * step.seconds):
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
 
-def _path_in_order(run: Explanation, step: Step) -> Iterator[str]:
-    """Yield a critical path in the order of time: adjacent parts with equal text are merged, and so are adjacent short ones."""
-    labels = _labels(run, step)
-    named = [(part.start_ns, part.end_ns, 1, _segment(part, labels, turns=True)) for part in step.path]
-    shortest = wording.SMALLEST_ROW * (step.end_ns - step.start_ns)
+def _path_in_order(step: Step) -> Iterator[str]:
+    """Yield a critical path in the order of time: adjacent parts with equal text, and short ones, are merged."""
+    named = [(part.after, part.after + part.seconds, 1, _segment(part, step.labels, turns=True)) for part in step.path]
+    shortest = wording.SMALLEST_ROW * step.seconds
     short = [(begin, end, parts, text if end - begin >= shortest else "") for begin, end, parts, text in _merge(named)]
     left_out = 0
     for begin, end, parts, text in _merge(short):
         if end - begin < shortest:
             left_out += parts
             continue
-        at = f"+{(begin - step.start_ns) / 1e9:9.3f} s {seconds((end - begin) / 1e9):>9}"
-        yield f"{at}  {text or counted(parts, 'short part')}"
+        yield f"+{begin:9.3f} s {seconds(end - begin):>9}  {text or counted(parts, 'short part')}"
     if left_out:
-        yield f"{counted(left_out, 'part')} below 1% of the step {'is' if left_out == 1 else 'are'} left out here (--json has all)"
+        yield (
+            f"{counted(left_out, 'part')} below 1% of the step {'is' if left_out == 1 else 'are'} left out here "
+            "(--json has all)"
+        )
 
 
-def _merge(parts: Iterable[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
+def _merge(parts: Iterable[tuple[float, float, int, str]]) -> list[tuple[float, float, int, str]]:
     """Return adjacent parts with equal text as one: start, end, number of merged parts, text."""
-    merged: list[tuple[int, int, int, str]] = []
+    merged: list[tuple[float, float, int, str]] = []
     for begin, end, count, text in parts:
         if merged and merged[-1][3] == text:
             merged[-1] = (merged[-1][0], end, merged[-1][2] + count, text)
@@ -348,23 +325,16 @@ def _merge(parts: Iterable[tuple[int, int, int, str]]) -> list[tuple[int, int, i
     return merged
 
 
-def _labels(run: Explanation, step: Step) -> dict[int, str]:
-    """Return the labels of trajectories, by trace id, as far as they are known."""
-    labels = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
-    labels |= {verdict.trace_id: verdict.subject for verdict in step.verdicts if verdict.kind == "trajectory"}
-    return labels
-
-
-def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -> str:
+def _segment(segment: Segment, labels: Mapping[str, str], *, turns: bool = False) -> str:
     """Return the text for a part of a critical path, with the process where that is more specific than the kind."""
-    if segment.trace_id:
-        label = f"trajectory {labels.get(segment.trace_id, f'{segment.trace_id:032x}'[:8])}"
+    if segment.trace_id is not None:
+        label = f"trajectory {labels.get(segment.trace_id, segment.trace_id[:8])}"
         turn = f", turn {segment.turn}" if segment.turn is not None and (turns or segment.kind == "tool") else ""
-        where = f", on {segment.instance}" if segment.instance and segment.kind != "trajectory" else ""
+        where = f", on {segment.process}" if segment.process and segment.kind != "trajectory" else ""
         return show(f"{label}: {wording.doing(segment.kind, segment.name)}{turn}{where}")
     phase = f"{segment.phase}: " if segment.phase else ""
     if segment.kind == "worker":
-        return show(f"{phase}{segment.name if turns else 'the workers'} on {segment.instance}")
+        return show(f"{phase}{segment.name if turns else 'the workers'} on {segment.process}")
     name = segment.name if segment.kind in ("tool", "unknown") or turns else ""
     return show(f"{phase}{wording.doing(segment.kind, name if name != segment.phase else '')}")
 
@@ -372,22 +342,21 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 # -- the run --
 
 
-def _whole_run(run: Explanation, whole: WholeRun) -> Iterator[str]:
-    for start_up in run.start_ups[-1:]:
+def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
+    whole, has_gpu = document.run, document.has_gpu
+    for start_up in whole.start_up[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
-            first = next((step for step in run.steps if step.attempt == start_up.attempt), None)
-            name = f"step {number(first)}" if first is not None else "the first step"
+            name = "the first step" if start_up.step is None else f"step {start_up.step}"
             rows = (
-                f"{nanoseconds / 1e9 / start_up.seconds:4.0%} {seconds(nanoseconds / 1e9):>9}  {show(text)}"
-                for text, nanoseconds in wording.describe_start_up(start_up)
+                f"{length / start_up.seconds:4.0%} {seconds(length):>9}  {show(text)}"
+                for text, length in wording.describe_start_up(start_up)
             )
             yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
-    yield from _block("Learned wrong, and nothing was slow", (show(line.text) for line in headlines.find_silent(run)))
-    title = wording.device_title(run.devices, has_gpu=run.has_gpu)
-    yield from _block(title, wording.describe_devices(run.devices))
-    yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=run.has_gpu))
+    yield from _block("Learned wrong, and nothing was slow", map(show, whole.learned_wrong))
+    yield from _block(wording.device_title(whole.devices, has_gpu=has_gpu), wording.describe_devices(whole.devices))
+    yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=has_gpu))
     yield from _block("Engine and trainer", wording.describe_off_policy(whole.off_policy))
-    yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=run.has_gpu, when=" of the steps"))
+    yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=has_gpu, when=" of the steps"))
     yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
     yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
     yield from _block("Ray's object store", wording.describe_spilled(whole.spilled))
@@ -395,69 +364,40 @@ def _whole_run(run: Explanation, whole: WholeRun) -> Iterator[str]:
     yield from _block("Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep))
     late = whole.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(wording.describe_persistence, late))
-    found = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))
-    title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
-    yield from _block(title, list_levers(found.levers, LEVER_LINES))
+    count = counted(len(levers.steps), "step")
+    title = f"{TITLE}: gain, share of {seconds(levers.period)} (mean of {count}), interval"
+    yield from _block(title, list_levers(levers.levers, LEVER_LINES))
 
 
-def _learning(run: Explanation) -> Iterator[str]:
-    """Yield how the run learned; the signals only where something was wrong with it, more than single steps with equal scores."""
-    found = learning.judge(run)
-    is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
-    signals = choose_signals(found, resources=False) if is_wrong else ()
-    lines = list(describe_learning(found, WIDTH - 2, signals, has_verl=not run.is_own))
+def _learning(document: Explain) -> Iterator[str]:
+    """Yield how the run learned; the signals only where more was wrong than single steps with equal scores."""
+    is_wrong = any(finding.kind != "equal_scores" for finding in document.findings)
+    signals = choose_signals(document.signals, resources=False) if is_wrong else ()
+    lines = list(describe_learning(document, WIDTH - 2, signals))
     if lines:
-        yield f"Learning (thresholds: profile {show(found.profile.name)})"
+        yield f"Learning (thresholds: profile {show(document.profile)})"
         yield from (f"  {line}" for line in lines)
 
 
-def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+def _advice(document: Explain) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
-    keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps))
-    todo = [*_advise_events(run), *((key, advice.word(key, run)) for key in keys)]
-    if todo:
+    if document.to_do:
         yield f"What to do (table in {DOCUMENTS}{advice.PAGE})"
-    for key, text in todo:
-        yield from wrap(f"{key}: {text}", WIDTH, first="  ", rest="    ")
+    for each in document.to_do:
+        yield from wrap(f"{each.kind}: {each.text}", WIDTH, first="  ", rest="    ")
 
 
-def _advise_events(run: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield what to do about the stalls and crashes of a run, each kind once."""
-    for kind in dict.fromkeys(event.kind for event in incidents.find_incidents(run)):
-        yield kind, advice.advise_event(run, kind)
-
-
-def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+def _unknown(document: Explain) -> Iterator[str]:
     """Yield what is missing, and what spans do not say."""
-    missing = [*map(show, run.missing), *filter(None, [orphans(run)])]
-    missing += _find_blind_spots(run, steps)
-    missing += [
-        f"the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
-        for host, ahead, doubt in run.offsets
-        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY
-    ]
+    missing = [*map(show, document.missing), *filter(None, [orphans(document)]), *document.not_recorded]
+    for clock in document.clocks:
+        if max(abs(clock.ahead), clock.uncertainty) >= NOTED_UNCERTAINTY:
+            way = "ahead" if clock.ahead >= 0 else "behind"
+            doubt = f"give or take {seconds(clock.uncertainty)}"
+            missing.append(f"the clock of {show(clock.host)} was {seconds(abs(clock.ahead))} {way}, {doubt}")
     if missing:
         yield "What is not known"
         yield from (f"  {text}" for text in missing)
-
-
-def _find_blind_spots(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
-    """Yield what the spans of a run do not say, where it matters: GPU time, and why a rank was late."""
-    if run.has_gpu and not run.devices and devices.UNKNOWN_GPUS not in run.problems:
-        yield "GPU time: no process reports its GPUs"
-    late = [step for step in steps if any(verdict.kind == "rank" for verdict in step.verdicts)]
-    never = [evidence for evidence in stragglers.EVIDENCE if all(evidence in step.blind_spots for step in late)]
-    if late:
-        others = [_EVIDENCE_NAMES[evidence] for evidence in never]
-        yield f"whether a late rank differs from the others in {', '.join([*others, 'the clock or the power of its GPU'])}: not recorded"
-
-
-_EVIDENCE_NAMES: Final = {
-    "arrival": "when the call reached it",
-    "data": "how long it prepared",
-    "tokens": "its number of tokens",
-    "cpu": "its CPU time",
-}
 
 
 # -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --
@@ -469,14 +409,9 @@ _VERDICTS: Final = 3
 _COMMANDS: Final = 3
 
 
-def render_brief(run: Explanation, steps: Sequence[Step]) -> str:
-    """Return at most `BRIEF_LINES` lines of at most `MAX_LINE` characters.
-
-    Args:
-        run: The explained run.
-        steps: The steps to describe, the most important first.
-    """
-    lines = [show(line, MAX_LINE) for line in _lines(run, steps)]
+def render_brief(document: Explain) -> str:
+    """Return at most `BRIEF_LINES` lines of at most `MAX_LINE` characters."""
+    lines = [show(line, MAX_LINE) for line in _lines(document)]
     if len(lines) > BRIEF_LINES:
         left = len(lines) - BRIEF_LINES + 1
         lines = [
@@ -486,46 +421,45 @@ def render_brief(run: Explanation, steps: Sequence[Step]) -> str:
     return "\n".join(lines)
 
 
-def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
-    yield f"run {run.run_id}: {run.state}, {counted(len(run.steps), 'step')}, {counted(run.counts.trajectories, 'trajectory', 'trajectories')}"
-    if run.steps:
-        usual, longest = step_lengths.find_usual(run.steps), max(step.seconds for step in run.steps)
-        unexplained = len(step_lengths.find_unexplained(run.steps))
+def _lines(document: Explain) -> Iterator[str]:
+    counts = document.counts
+    trajectories = counted(counts["trajectories"], "trajectory", "trajectories")
+    yield f"run {document.run_id}: {document.state}, {counted(counts['steps'], 'step')}, {trajectories}"
+    if document.longest is not None:
+        usual = "unknown" if document.median is None else seconds(document.median)
         yield (
-            f"median step {'unknown' if usual is None else seconds(usual)}, longest {seconds(longest)}; "
-            f"{wording.describe_held(findings.sum_held(run.steps))}, {unexplained} slow without a cause"
+            f"median step {usual}, longest {seconds(document.longest)}; "
+            f"{document.held.text}, {counts['unexplained']} slow without a cause"
         )
-    yield from filter(None, [failed(run)])
-    for event in run.events[:_EVENTS]:
+    yield from filter(None, [document.failed])
+    for event in document.events[:_EVENTS]:
         yield f"{event.kind}: {event.text}"
-        yield from incidents.describe_briefly(run, event)
-    if len(run.events) > _EVENTS:
-        yield f"and {counted(len(run.events) - _EVENTS, 'more event')}"
-    yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
-    for step in steps:
-        yield from _describe_step(run, step)
-    yield from describe_briefly(learning.judge(run), has_verl=not run.is_own)
-    yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
-    for key in advice.find_keys(run, steps, findings.choose_unexplained(run, steps)):
-        yield f"do ({key}): {advice.word(key, run)}"
-    yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
-    name = run_selection.name_run(run)
-    yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
+        if event.kind in incidents.KINDS and event.stack:
+            yield f"  at: {', called by '.join(event.stack[:FRAMES])} [{event.stack_file}]"
+        if event.kind == "crash":
+            yield from (f"  {text}" for text in _describe_memory(event))
+            yield from (f"  log: {line}" for line in event.log[-1:])
+    if len(document.events) > _EVENTS:
+        yield f"and {counted(len(document.events) - _EVENTS, 'more event')}"
+    yield from (f"dead: {one.text}" for one in document.unfinished if one.dead)
+    for step in document.steps:
+        yield from _describe_step(step)
+    yield from describe_briefly(document)
+    yield from (f"do ({each.kind}): {each.text}" for each in document.to_do)
+    yield from (f"not known: {problem}" for problem in document.missing[:_EVENTS])
+    yield f"more: {'; '.join([*document.next[:_COMMANDS], f'verl-otel report --json {document.name}'])}"
 
 
-def _describe_step(run: Explanation, step: Step) -> Iterator[str]:
-    yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id:032x}]{f' {end_of(step)} {step.error}' if step.failed else ''}"
+def _describe_step(step: Step) -> Iterator[str]:
+    end = f" {end_of(step)} {step.error}" if step.failed else ""
+    yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id}]{end}"
     for verdict in step.verdicts[:_VERDICTS]:
-        yield f"  cause: {wording.describe_verdict(verdict)} [{_evidence(verdict)}]"
+        evidence = [f"kind {verdict.kind}", f"cause {verdict.cause}"]
+        evidence += [f"trace {verdict.trace_id}"] if verdict.trace_id else []
+        evidence += [f"turn {verdict.turn}"] if verdict.turn is not None else []
+        evidence += [f"process {verdict.instance}"] if verdict.instance else []
+        yield f"  cause: {verdict.text} [{', '.join(evidence)}]"
     if not step.verdicts:
-        longest = sorted(_sum_path(run, step).items(), key=lambda part: -part[1])[:3]
-        parts = ", ".join(f"{text} {seconds(length / 1e9)}" for text, length in longest)
+        longest = sorted(_sum_path(step).items(), key=lambda part: -part[1])[:3]
+        parts = ", ".join(f"{text} {seconds(length)}" for text, length in longest)
         yield f"  no single cause; it waited for: {parts or 'unknown'}"
-
-
-def _evidence(verdict: Verdict) -> str:
-    parts = [f"kind {verdict.kind}", f"cause {verdict.cause}"]
-    parts += [f"trace {verdict.trace_id:032x}"] if verdict.trace_id else []
-    parts += [f"turn {verdict.turn}"] if verdict.turn is not None else []
-    parts += [f"process {verdict.instance}"] if verdict.instance else []
-    return ", ".join(parts)

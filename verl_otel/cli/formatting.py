@@ -10,14 +10,20 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
+from verl_otel.analysis.model import Explanation, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli.documents.base import Document, to_plain
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import RunState
+
+if TYPE_CHECKING:
+    from verl_otel.analysis import model
+    from verl_otel.cli.documents import explain, report
+
+    AnyStep = Union[model.Step, explain.Step, report.Step]
 
 DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
 """Where the pages are: an installation has none."""
@@ -124,11 +130,11 @@ def align(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -
 
 
 def show_settings(advice: str, *, has_verl: bool) -> str:
-    """Return an advice with the settings of verl, which stand in brackets, in parentheses; without them for a loop of one's own."""
+    """Return an advice with settings of verl, which are in brackets, in parentheses; an own loop has none."""
     return re.sub(r" \[([^]]*)\]", r" (\1)" if has_verl else "", advice)
 
 
-def number(step: Step) -> str:
+def number(step: AnyStep) -> str:
     """Return the number of a step, and whether a later attempt went on from weights before it."""
     return f"{'?' if step.number is None else step.number}{' (superseded)' if step.repeated else ''}"
 
@@ -141,23 +147,19 @@ def headline(run: Explanation) -> Iterator[str]:
     version = f"verl {facts[attr.VERL_VERSION]}" if facts.get(attr.VERL_VERSION) else ""
     yield show(" · ".join(part for part in (experiment, how, version) if part))
     count = run.counts
+    ends = [
+        f"{number:,} {what}" for number, what in ((count.cancelled, "cancelled"), (count.failed, "failed")) if number
+    ]
+    stopped = f", of which {' and '.join(ends)}" if ends else ""
     yield (
         f"{counted(len(run.steps), 'step')}, {counted(len(run.validations), 'validation')}, "
         f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on)"
-        f"{_describe_stopped(count)}, "
+        f"{stopped}, "
         f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
         f"{counted(count.processes, 'process', 'processes')}"
         + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} from the start to the last record" if run.start_ns else "")
         + (f" in {run.steps[-1].attempt} attempts" if run.steps and run.steps[-1].attempt > 1 else "")
     )
-
-
-def _describe_stopped(count: Counts) -> str:
-    """Return how many trajectories were cancelled and failed; empty if all came to their end."""
-    texts = [
-        f"{number:,} {what}" for number, what in ((count.cancelled, "cancelled"), (count.failed, "failed")) if number
-    ]
-    return f", of which {' and '.join(texts)}" if texts else ""
 
 
 def failed(run: Explanation) -> str:
@@ -172,12 +174,12 @@ def failed(run: Explanation) -> str:
     return show(f"{word}: {', '.join(texts + more)}", SENTENCE) if steps else ""
 
 
-def end_of(step: Step) -> str:
+def end_of(step: AnyStep) -> str:
     """Return how a step ended, ``FAILED`` or ``INTERRUPTED``; empty if it came to its end."""
     return ("INTERRUPTED" if step.interrupted else "FAILED") if step.failed else ""
 
 
-def orphans(run: Explanation) -> str:
+def orphans(run: Explanation | explain.Explain | report.Report) -> str:
     """Return the message about spans without a parent; empty if there are none."""
     count = run.orphans
     if not count:
@@ -185,7 +187,8 @@ def orphans(run: Explanation) -> str:
     verb = "has" if count == 1 else "have"
     if run.state == RunState.RUNNING.word:
         return f"{counted(count, 'span')} {verb} a parent that is not written yet"
-    return f"{counted(count, 'span')} {verb} a parent in no file: a process was killed in its last second, or its files are missing"
+    why = "a process was killed in its last second, or its files are missing"
+    return f"{counted(count, 'span')} {verb} a parent in no file: {why}"
 
 
 def dead(unfinished: UnfinishedProcess) -> str:

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli import advice, wording
 from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
@@ -34,7 +33,7 @@ class Headline(NamedTuple):
 
 
 def find_headlines(run: Explanation) -> Iterator[Headline]:
-    """Yield failures, dead processes and delays; without any, where the slowest step spent its time. The texts are safe to print."""
+    """Yield failures, dead processes and delays; without any, where the slowest step spent its time. Safe to print."""
     alarms = [Headline(text) for text in filter(None, [failed(run)])]
     alarms += [
         Headline(f"{event.kind.upper()}: {event.text}", advice=advice.advise_event(run, event.kind))
@@ -42,51 +41,31 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     ]
     alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     chosen = alarms[:FIRST_LINES]
-    chosen += [_describe(run, finding) for finding in findings.find_findings(run)[:FIRST_LINES]]
-    chosen += _describe_unexplained(run)
+    for step, saved, cause in findings.find_findings(run)[:FIRST_LINES]:
+        text = _line(step.number, step.seconds, wording.describe_cause(cause))
+        chosen.append(Headline(text, step, advice.advise(run, cause), saved, is_finding=isinstance(cause, Verdict)))
+    slow = wording.describe_unexplained(run.steps)
+    if slow:
+        text = f"Slow, and no single cause was found: {slow}."
+        chosen.append(Headline(text, step_lengths.find_unexplained(run.steps)[0]))
     chosen += find_silent(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
 
 
-def _describe(run: Explanation, finding: findings.Finding) -> Headline:
-    text = _line(finding.step.number, finding.step.seconds, wording.describe_cause(finding.cause))
-    usual = isinstance(finding.cause, SingleWait)
-    return Headline(text, finding.step, advice.advise(run, finding.cause), finding.seconds, is_finding=not usual)
-
-
-def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
-    """Yield the slow steps without a verdict."""
-    steps = wording.describe_unexplained(run.steps)
-    if steps:
-        worst = step_lengths.find_unexplained(run.steps)[0]
-        yield Headline(f"Slow, and no single cause was found: {steps}.", worst)
-
-
 def find_silent(run: Explanation) -> Iterator[Headline]:
     """Yield what nothing was slow for and is learned wrong. The texts are not safe to print."""
-    yield from _describe_failures(run)
-    yield from _describe_short_ranks(run)
-
-
-def _describe_failures(run: Explanation) -> Iterator[Headline]:
     worst = findings.find_unrewarded(run.steps)
     if worst is not None:
         failed_work = wording.describe_failure(worst.failures[0])
         text = f"score 0 may be that of the environment, and not of the answer: {failed_work} failed."
         yield Headline(f"Step {number(worst)}: {text}", worst)
-
-
-def _describe_short_ranks(run: Explanation) -> Iterator[Headline]:
-    """Yield the first step in which a rank trained on far less than the others, and in how many steps one did."""
     steps = [step for step in run.steps if step.short_ranks]
     if steps:
         more = f", and in {counted(len(steps) - 1, 'other step')}" if len(steps) > 1 else ""
-        yield Headline(
-            f"Step {number(steps[0])}: a rank trained on less{more}: {wording.describe_short_rank(steps[0].short_ranks[0])}.",
-            steps[0],
-        )
+        short = wording.describe_short_rank(steps[0].short_ranks[0])
+        yield Headline(f"Step {number(steps[0])}: a rank trained on less{more}: {short}.", steps[0])
 
 
 def _describe_healthy(run: Explanation) -> Iterator[Headline]:
@@ -117,7 +96,7 @@ def _line(step: int | None, length: float, text: str) -> str:
 
 
 def _spent(step: Step) -> str:
-    """Return what the slowest trajectories of a step spent most of their time on: they may all have waited for one tool."""
+    """Return what the slowest trajectories of a step did most of the time: all may have waited for one tool."""
     by_name: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for part in (part for member in step.slowest for part in member.parts):
         by_name[(part.kind, part.name)].append(part)

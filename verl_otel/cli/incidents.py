@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evidence of stalls and crashes: where the culprit was, the end of its log, and its memory.
 
-All of it was recorded by the watchdog: stacks in files of ``black-box/``, which an event names, the rest in the event itself.
+All of it was recorded by the watchdog: stacks in files of ``black-box/``, which an event names, the rest in the event
+itself.
 """
 
 from __future__ import annotations
@@ -13,22 +14,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from verl_otel._internal import safe_files
-from verl_otel._internal.printable import seconds, show
 from verl_otel.analysis.model import Event, Explanation
 from verl_otel.analysis.traces.span_names import TOOL_PREFIX
-from verl_otel.cli.formatting import show_bytes
+from verl_otel.cli.documents.base import Document, about
 
 KINDS: Final = ("crash", "stall")
 """Kinds of events that have such evidence."""
 STACKS: Final = 2
 """Stacks that are shown with an event, unless the first one is that of the tool that hangs."""
-FRAMES: Final = 4
-"""Frames of such a stack, the innermost ones."""
-LOG_LINES: Final = 3
-"""Lines of a log that are shown with an event."""
 MAX_BYTES: Final = 1 << 20
 """Bytes of a file with stacks that are read, at its end."""
 _SECTION: Final = re.compile(r"^=== (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC.*$", re.MULTILINE)
@@ -39,13 +35,19 @@ _IDLE: Final = frozenset(("select", "wait", "_worker", "main_loop", "get", "acce
 _OWN_THREADS: Final = "[verl-otel"
 
 
-class Stack(NamedTuple):
-    """What a thread or a task of asyncio did."""
+class Stack(Document):
+    """What threads and tasks of the culprit did, the likeliest cause first."""
 
-    title: str
-    """The line above it in the file."""
-    frames: tuple[str, ...]
-    """``FILE:LINE in FUNCTION``, the innermost first."""
+    title: Annotated[str, about("the line above it in the file")]
+    frames: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION, the innermost call first")]
+
+
+class Memory(Document):
+    """Memory of the culprit before it died."""
+
+    newest: Annotated[float, about("bytes at last")]
+    highest: Annotated[float, about("bytes")]
+    seconds: Annotated[float, about("from the first sample to the last one")]
 
 
 def find_incidents(run: Explanation) -> list[Event]:
@@ -53,50 +55,47 @@ def find_incidents(run: Explanation) -> list[Event]:
     return [event for event in run.events if event.kind in KINDS]
 
 
-def find_stack_files(event: Event) -> dict[str, str]:
-    """Return the files with stacks that an event names, by process id; that of the culprit first."""
+def find_stack_files(event: Event) -> tuple[str, list[str]]:
+    """Return the file with the stacks of an event's culprit, empty if there is none, and those of the others."""
     files = event.detail.get("stacks")
     if not isinstance(files, Mapping):
-        return {}
-    culprit = str(_find_culprit(event).get("pid", ""))
-    return {str(pid): str(files[pid]) for pid in sorted(files, key=lambda pid: str(pid) != culprit)}
+        return "", []
+    pid = str(find_culprit(event).get("pid", ""))
+    names = {str(other): str(path) for other, path in files.items()}
+    name = names.get(pid, "")
+    return name, [path for path in names.values() if path != name]
 
 
-def _find_culprit(event: Event) -> Mapping[str, Any]:
+def find_culprit(event: Event) -> Mapping[str, Any]:
+    """Return what an event says of the process that is to blame for it; empty: nothing."""
     culprit = event.detail.get("culprit")
     return culprit if isinstance(culprit, Mapping) else {}
 
 
 def find_stacks(run: Explanation, event: Event) -> list[Stack]:
-    """Return what the culprit of an event did when it was found, the likeliest cause first; threads that wait for work are left out."""
-    culprit = _find_culprit(event)
-    name = find_stack_files(event).get(str(culprit.get("pid", "")))
-    stacks = [stack for stack in _parse(_read_section(run.folders, name, event)) if not _is_idle(stack)] if name else []
-    return sorted(stacks, key=lambda stack: _rank(stack, _find_tool(event)))
+    """Return what the culprit of an event did, the likeliest cause first, without threads that wait for work."""
+    name, _ = find_stack_files(event)
+    tool, stacks = _find_tool(event), list(_parse(_read_section(run.folders, name, event))) if name else []
+
+    def is_idle(stack: Stack) -> bool:
+        top = stack.frames[0].rpartition(" in ")[2]
+        return "Thread " in stack.title and (top in _IDLE or _OWN_THREADS in stack.title)
+
+    def rank(stack: Stack) -> tuple[bool, bool, bool, int]:
+        """Return its place: first the tool's function, then the main thread, then tasks, the deepest first."""
+        is_main, is_task = "[MainThread]" in stack.title, " task" in stack.title
+        return not _has_call(stack, tool), not is_main, not is_task, -len(stack.frames)
+
+    return sorted((stack for stack in stacks if not is_idle(stack)), key=rank)
 
 
 def _find_tool(event: Event) -> str:
     """Return the name of the tool that hangs, or of another span."""
-    return str(_find_culprit(event).get("span", "")).removeprefix(TOOL_PREFIX)
+    return str(find_culprit(event).get("span", "")).removeprefix(TOOL_PREFIX)
 
 
 def _has_call(stack: Stack, name: str) -> bool:
     return any(frame.endswith(f" in {name}") for frame in stack.frames)
-
-
-def _rank(stack: Stack, tool: str) -> tuple[bool, bool, bool, int]:
-    """Return the place of a stack: the function of the tool comes first, then the main thread, then tasks, the deepest first."""
-    return (
-        not _has_call(stack, tool),
-        "[MainThread]" not in stack.title,
-        " task" not in stack.title,
-        -len(stack.frames),
-    )
-
-
-def _is_idle(stack: Stack) -> bool:
-    top = stack.frames[0].rpartition(" in ")[2] if stack.frames else "wait"
-    return "Thread " in stack.title and (top in _IDLE or _OWN_THREADS in stack.title)
 
 
 def _read_section(folders: Iterable[str], name: str, event: Event) -> str:
@@ -143,75 +142,24 @@ def _parse(text: str) -> Iterator[Stack]:
             frames.append(f"{_LIBRARY.sub('', match['path'])}:{match['line']} in {match['name']}")
         elif not line.startswith("  "):
             if frames:
-                yield Stack(title, tuple(reversed(frames) if "most recent await last" in title else frames))
+                yield Stack(
+                    title=title, frames=tuple(reversed(frames) if "most recent await last" in title else frames)
+                )
             title, frames = line, []
 
 
-def describe(run: Explanation, event: Event, *, whole: bool = False) -> Iterator[str]:
-    """Yield the evidence of a stall or a crash, indented; nothing for other events.
-
-    Args:
-        run: The run.
-        event: The event.
-        whole: All stacks and lines, not the first ones.
-    """
-    if event.kind not in KINDS:
-        return
-    yield from _describe_stacks(run, event, whole=whole)
-    if event.kind == "crash" or whole:
-        yield from _describe_memory(event)
-        lines = event.detail.get("log_tail")
-        yield from _describe_log([str(line) for line in lines] if isinstance(lines, list) else [], whole=whole)
+def choose_first(event: Event, stacks: Sequence[Stack]) -> Sequence[Stack]:
+    """Return the stacks that are shown with an event: that of the tool that hangs, or the likeliest ones."""
+    return stacks[: 1 if stacks and _has_call(stacks[0], _find_tool(event)) else STACKS]
 
 
-def describe_briefly(run: Explanation, event: Event) -> Iterator[str]:
-    """Yield the evidence of a stall or a crash, one line for each kind of evidence."""
-    frames = find_frames(run, event)
-    if frames:
-        name = next(iter(find_stack_files(event).values()))
-        yield f"  at: {', called by '.join(frames[:FRAMES])} [{name}]"
-    if event.kind == "crash":
-        yield from (line.replace("Its memory", "memory") for line in _describe_memory(event))
-        lines = event.detail.get("log_tail")
-        yield from (f"  log: {line}" for line in (lines[-1:] if isinstance(lines, list) else ()))
-
-
-def find_frames(run: Explanation, event: Event) -> list[str]:
-    """Return ``FILE:LINE in FUNCTION`` of where the culprit of an event was, the innermost call first; empty if it is not known."""
-    return [frame for stack in find_stacks(run, event)[:1] for frame in stack.frames]
-
-
-def _describe_stacks(run: Explanation, event: Event, *, whole: bool) -> Iterator[str]:
-    files, stacks = find_stack_files(event), find_stacks(run, event)
-    culprit = _find_culprit(event)
-    name = files.get(str(culprit.get("pid", "")))
-    if name:
-        yield show(f"  Where {culprit.get('instance', 'it')} was, the innermost call first ({name})")
-    tool = _find_tool(event)
-    few = stacks[: 1 if stacks and _has_call(stacks[0], tool) else STACKS]
-    for stack in stacks if whole else few:
-        frames = stack.frames if whole else stack.frames[:FRAMES]
-        yield f"    {show(frames[0])}"
-        yield from (f"      called by {show(frame)}" for frame in frames[1:])
-    others = [path for path in files.values() if path != name]
-    if others:
-        yield show(f"  Stacks of those that waited: {', '.join(others)}")
-
-
-def _describe_memory(event: Event) -> Iterator[str]:
+def find_memory(event: Event) -> Memory | None:
+    """Return the memory of the culprit of an event; None if it is not known."""
     samples = event.detail.get("rss")
-    pairs = [tuple(pair) for pair in samples if isinstance(pair, list)] if isinstance(samples, list) else []
-    numbers = [pair for pair in pairs if len(pair) == 2 and all(isinstance(each, (int, float)) for each in pair)]  # noqa: PLR2004 - time and bytes
+    pairs = [pair for pair in samples if isinstance(pair, list)] if isinstance(samples, list) else []
+    numbers = [pair[:2] for pair in pairs if [isinstance(each, (int, float)) for each in pair] == [True, True]]
     if not numbers:
-        return
-    last, highest = numbers[-1][1], max(count for _, count in numbers)
-    passed = numbers[-1][0] - numbers[0][0]
-    before = f", at most {show_bytes(highest)} in the {seconds(passed)} before" if passed > 0 else ""
-    yield f"  Its memory: {show_bytes(last)} at last{before}"
-
-
-def _describe_log(lines: Sequence[str], *, whole: bool) -> Iterator[str]:
-    shown = lines if whole else lines[-LOG_LINES:]
-    if shown:
-        yield "  End of its log"
-        yield from (f"    {show(line)}" for line in shown)
+        return None
+    return Memory(
+        newest=numbers[-1][1], highest=max(count for _, count in numbers), seconds=numbers[-1][0] - numbers[0][0]
+    )

@@ -4,15 +4,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli.formatting import SENTENCE, align, show_settings, wrap
-from verl_otel.guards.wording import describe, find_variable
-from verl_otel.health.reward_move import Change, RewardMove
-from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Learning, Progress, Signal, Trouble, find_window
+from verl_otel.guards.wording import find_variable
+from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Progress
 from verl_otel.semconv.scalar_keys import COMPONENT, CORE_VALIDATION
+
+if TYPE_CHECKING:
+    from verl_otel.cli.documents.explain import Explain
+    from verl_otel.cli.documents.explain_log import ExplainLog
+    from verl_otel.cli.documents.learning import Change, Finding, RewardMove, Signal
 
 VALIDATION_LINES: Final = 3
 """Scores of validations that the table shows."""
@@ -20,7 +24,6 @@ COMPONENTS: Final = 6
 """Components of the reward that the table and the sentence about them show."""
 MAX_KEY: Final = 40
 """Characters of the name of a signal."""
-_SHORT: Final = {1: "rises", 0: "no trend", -1: "falls"}
 _COURSES: Final = {1: "still rises", 0: "has no clear trend", -1: "falls"}
 ADVICE: Final = {
     "nan": "look at the steps before it, and at the learning rate [{variable}=1 stops such a run]",
@@ -31,84 +34,85 @@ ADVICE: Final = {
     "reward_range": "look at what the reward function returns [trainer.rollout_data_dir keeps the rollouts]",
     "entropy": "reward entropy [actor.entropy_coeff], or lower the learning rate",
     "truncated": "allow longer responses [data.max_response_length], or punish them",
-    "rollout_gap": "compare the weights of the engine with those of the trainer after the last weight sync, and look whether its prefix cache was reset",
-    "equal_scores": "nothing is learned from such a step: mix easier and harder prompts, or sample more responses of each [rollout.n]",
+    "rollout_gap": (
+        "compare the weights of the engine with those of the trainer after the last weight sync, "
+        "and look whether its prefix cache was reset"
+    ),
+    "equal_scores": (
+        "nothing is learned from such a step: mix easier and harder prompts, "
+        "or sample more responses of each [rollout.n]"
+    ),
 }
 """What can be done about a kind of finding. In brackets stand settings, and guards, which only verl's trainers have."""
 
 
-def describe_learning(
-    learning: Learning, width: int, signals: Iterable[Signal], *, has_verl: bool = True
-) -> Iterator[str]:
+def describe_learning(document: Explain | ExplainLog, width: int, signals: Iterable[Signal]) -> Iterator[str]:
     """Yield lines: what was wrong, the progress of the reward, its largest move, and a table of signals.
 
     Args:
-        learning: How the run learned.
+        document: What describes how the run learned.
         width: Characters of a line.
         signals: Rows of the table.
-        has_verl: Whether one of verl's trainers ran.
     """
-    for text in _list_sentences(learning, has_verl=has_verl):
+    for text in _list_sentences(document):
         yield from wrap(show(text, SENTENCE), width, rest="  ")
     shown = list(signals)
     if shown:
-        size = find_window(learning.steps)
+        size = document.window
         rows = [("signal", f"first {size}", f"last {size}", "lowest", "at step", "highest", "at step", "trend")]
         rows += [
             (
-                show(signal.name, MAX_KEY), figure(signal.begin), figure(signal.end), figure(signal.low), str(signal.low_step),
-                figure(signal.high), str(signal.high_step), _name_trend(signal),
+                show(signal.name, MAX_KEY), figure(signal.begin), figure(signal.end),
+                figure(signal.low), str(signal.low_step), figure(signal.high), str(signal.high_step),
+                signal.course + (f"; NaN in {counted(signal.not_finite, 'step')}" if signal.not_finite else ""),
             )
             for signal in shown
         ]  # fmt: skip
         yield from align(rows, range(1, 7))
 
 
-def choose_signals(learning: Learning, *, resources: bool = True) -> list[Signal]:
-    """Return the signals that a table shows: those of the training, and a few components of the reward and scores of validations.
+def choose_signals(found: Sequence[Signal], *, resources: bool = True) -> list[Signal]:
+    """Return the signals of a table: those of the training, a few components of the reward, and validations.
 
     Args:
-        learning: How the run learned.
+        found: All signals.
         resources: Also what the run used.
     """
     names = SIGNALS if resources else LEARNING
-    shown = [signal for signal in learning.signals if signal.name in names]
+    shown = [signal for signal in found if signal.name in names]
     for prefix, number in ((COMPONENT, COMPONENTS), (CORE_VALIDATION, VALIDATION_LINES)):
-        shown += [signal for signal in learning.signals if signal.name.startswith(prefix)][:number]
+        shown += [signal for signal in found if signal.name.startswith(prefix)][:number]
     return shown
 
 
-def describe_briefly(learning: Learning, *, has_verl: bool) -> Iterator[str]:
+def describe_briefly(document: Explain | ExplainLog) -> Iterator[str]:
     """Yield a line for each finding, one for the progress of the reward, and one for its largest move."""
-    for trouble in learning.troubles:
-        kind = trouble.first.kind
-        yield f"learning ({kind}): step {trouble.first.began}: {_describe_trouble(trouble)}; do: {advise(kind, has_verl=has_verl)}"
-    if learning.progress:
-        yield f"learning: {describe_progress(learning.progress)}"
-    if learning.move:
-        yield f"learning: {describe_move(learning.move)}"
+    for found in document.findings:
+        yield f"learning ({found.kind}): step {found.began}: {_describe_finding(found)}; do: {found.next}"
+    yield from (f"learning: {text}" for text in _describe_reward(document))
 
 
-def _list_sentences(learning: Learning, *, has_verl: bool) -> Iterator[str]:
-    for trouble in learning.troubles:
-        todo = advise(trouble.first.kind, has_verl=has_verl)
-        yield f"Step {trouble.first.began}: {_describe_trouble(trouble)}. To do: {todo}."
-    if learning.progress:
-        text = describe_progress(learning.progress)
-        yield f"{text[:1].upper()}{text[1:]}."
-    if learning.move:
-        text = describe_move(learning.move)
-        yield f"{text[:1].upper()}{text[1:]}."
-    if learning.cut is not None:
+def _list_sentences(document: Explain | ExplainLog) -> Iterator[str]:
+    for found in document.findings:
+        yield f"Step {found.began}: {_describe_finding(found)}. To do: {found.next}."
+    yield from (f"{text[:1].upper()}{text[1:]}." for text in _describe_reward(document))
+    if document.cut is not None:
         name, limit = CUT_LIMIT
         yield (
-            f"In the last steps {learning.cut:.0%} of the responses were cut off at the limit of tokens, which this profile allows; "
-            f"VERL_OTEL_HEALTH_PROFILE={name} allows {limit:.0%}."
+            f"In the last steps {document.cut:.0%} of the responses were cut off at the limit of tokens, "
+            f"which this profile allows; VERL_OTEL_HEALTH_PROFILE={name} allows {limit:.0%}."
         )
 
 
-def _describe_trouble(trouble: Trouble) -> str:
-    return f"{describe(trouble.first)}{f' ({trouble.times:,} times)' if trouble.times > 1 else ''}"
+def _describe_reward(document: Explain | ExplainLog) -> Iterator[str]:
+    if document.progress:
+        yield document.progress
+    if document.reward_move is not None:
+        yield describe_move(document.reward_move)
+
+
+def _describe_finding(found: Finding) -> str:
+    return f"{found.text}{f' ({found.times:,} times)' if found.times > 1 else ''}"
 
 
 def advise(kind: str, *, has_verl: bool) -> str:
@@ -123,7 +127,8 @@ def describe_progress(progress: Progress) -> str:
     best += f", {counted(progress.since, 'step')} before the last one" if progress.since else ", the last one"
     if progress.trend is None:
         return best
-    return f"{best}; in the last {progress.values} steps the reward {_COURSES[progress.course]} (Kendall's tau {progress.trend:.2f})"
+    course = f"{_COURSES[progress.course]} (Kendall's tau {progress.trend:.2f})"
+    return f"{best}; in the last {progress.values} steps the reward {course}"
 
 
 def describe_move(move: RewardMove) -> str:
@@ -148,8 +153,3 @@ def _describe_change(change: Change | RewardMove) -> str:
 def figure(value: float) -> str:
     """Format a value of a signal."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"  # noqa: PLR2004 - more digits than are shown
-
-
-def _name_trend(signal: Signal) -> str:
-    word = "" if signal.trend is None else _SHORT[signal.course]
-    return f"{word}; NaN in {counted(signal.not_finite, 'step')}" if signal.not_finite else word

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from verl_otel import config
 from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles
 from verl_otel.health.profiles import Profile
-
-if TYPE_CHECKING:
-    from verl_otel.analysis.model import Step
 
 MAX_PORT: Final = 65535
 MAX_COUNT: Final = (1 << 63) - 1
@@ -72,7 +68,8 @@ def add_otlp(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         metavar="FILE",
-        help="read traces from this file of a Collector or Tempo (OTLP/JSON) instead of the files of the run; may be repeated",
+        help="read traces from this file of a Collector or Tempo (OTLP/JSON) instead of the files of the run; "
+        "may be repeated",
     )
 
 
@@ -182,10 +179,6 @@ class Steps(NamedTuple):
     most: int
     """0: those of the range."""
     numbers: range = range(0)
-
-    def choose(self, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps of the range."""
-        return [step for step in steps if step.number in self.numbers]
 
 
 def steps(text: str) -> Steps:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print where the time of a run went: steps, phases, slowest trajectories, rewards, missing data.
 
-RUN_DIR is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
-run have folders of their own. Runs that are active or were killed can be read, too.
+RUN_DIR is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the
+nodes of a run have folders of their own. Runs that are active or were killed can be read, too.
 
 Examples:
   verl-otel report
@@ -21,16 +21,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import scalars
-from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
-from verl_otel.cli import headlines, options, page, run_selection, wording
-from verl_otel.cli.documents.report import make_report
-from verl_otel.cli.formatting import SENTENCE, align, end_of, headline, number, orphans, print_json, print_text
-from verl_otel.semconv import attributes as attr
+from verl_otel.cli import options, page, run_selection, wording
+from verl_otel.cli.documents.report import Report, Step, Trajectory, make_report
+from verl_otel.cli.formatting import SENTENCE, align, end_of, number, orphans, print_json, print_text
 
 MOST_STEPS: Final = options.Steps(20)
 """Steps that are shown by default."""
@@ -61,14 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         page.write(explanation, arguments.html)
         print(f"{show(arguments.html, SENTENCE)}: open it in a browser; it needs nothing else")
-    elif arguments.json:
-        print_json(make_report(explanation))
     else:
-        print_text(render(explanation, slowest=arguments.slowest, steps=arguments.steps))
+        document = make_report(explanation)
+        if arguments.json:
+            print_json(document)
+        else:
+            print_text(render(document, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if explanation.steps or explanation.counts.trajectories or explanation.completeness.unfinished else 1
 
 
-# -- The text --
+# -- The text. It is made of the document --
 
 LATE_SHARE: Final = 0.1
 """The trainer noticed the end of the rollouts late if that took this share of the step,"""
@@ -79,95 +77,78 @@ LONGEST_NAME: Final = 30
 LATE_LINES: Final = 3
 START_UP_PARTS: Final = 3
 """Parts of the start-up that are listed, the longest first."""
+OPEN_LINES: Final = 8
+"""Open spans of a process that are listed."""
 
 
-def render(run: Explanation, *, slowest: int = 5, steps: options.Steps = MOST_STEPS) -> str:
+def render(document: Report, *, slowest: int = 5, steps: options.Steps = MOST_STEPS) -> str:
     """Return the report as text."""
+    experiment, *counts = document.headline
+    state = "FAILED" if document.state == "failed" else show(document.state)
+    head = " · ".join(part for part in (f"Run {show(document.run_id)}", experiment, state) if part)
+    missing = [*map(show, document.missing), *filter(None, [orphans(document)])]
     parts = [
-        _headline(run),
-        "\n".join(line.text for line in headlines.find_headlines(run)),
-        _steps_table(run, steps),
-        _slowest_table(run, slowest),
-        _rewards(run),
-        _unfinished(run.completeness),
-        _limits(run),
-        f"Files: {', '.join(map(show, run.folders))}\nNext: verl-otel explain {run_selection.name_run(run)}",
+        "\n".join([head, *counts]),
+        "\n".join(line.text for line in document.findings),
+        _steps_table(document, steps),
+        _slowest_table(document, slowest),
+        _rewards(document),
+        _unfinished(document),
+        "\n  ".join(["What is missing", *missing] if missing else []),
+        f"Files: {', '.join(map(show, document.folders))}\nNext: {document.next[0]}",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _headline(run: Explanation) -> str:
-    experiment, *counts = headline(run)
-    state = "FAILED" if run.state == "failed" else show(run.state)
-    head = " · ".join(part for part in (f"Run {show(run.run_id)}", experiment, state) if part)
-    return "\n".join([head, *counts])
-
-
-def _steps_table(run: Explanation, asked: options.Steps) -> str:
-    if not run.steps:
+def _steps_table(document: Report, asked: options.Steps) -> str:
+    if not document.steps:
         return "No step has ended yet."
     title, limit = "Steps: seconds and share of each phase, seconds between it and the next step", asked.most
-    shown = run.steps if limit else tuple(asked.choose(run.steps))
+    shown = [step for step in document.steps if limit or step.number in asked.numbers]
     if not shown:
         return "None of these steps is in the run."
     if limit and len(shown) > limit:
         kept = set(sorted(range(len(shown)), key=lambda index: -shown[index].seconds)[:limit])
-        shown = tuple(step for index, step in enumerate(shown) if index in kept)
-        title += f" (the {limit} slowest of {len(run.steps)})"
-    keys = list(dict.fromkeys(phase.key for step in shown for phase in step.phases))
+        shown = [step for index, step in enumerate(shown) if index in kept]
+        title += f" (the {limit} slowest of {len(document.steps)})"
+    keys = list(dict.fromkeys(key for step in shown for key in step.phases))
     rows = [["step", "total", *(show(key, LONGEST_NAME) for key in keys), "no phase", "between"]]
     for step in shown:
-        by_key = {phase.key: phase for phase in step.phases}
-        cells = [_cell(by_key[key].seconds, by_key[key].share) if key in by_key else "-" for key in keys]
-        rows.append(
-            [
-                f"{number(step)} {end_of(step)}".rstrip(),
-                f"{step.seconds:.2f}",
-                *cells,
-                _cell(step.no_phase, step.no_phase / step.seconds if step.seconds else 0),
-                f"{step.between:.2f}",
-            ]
-        )
-    return "\n".join([title, _table(rows), *_start_up(run), *_late_notices(shown)])
+        cells = [_cell(step.phases[key], step) if key in step.phases else "-" for key in keys]
+        name = f"{number(step)} {end_of(step)}".rstrip()
+        rows.append([name, f"{step.seconds:.2f}", *cells, _cell(step.no_phase, step), f"{step.between:.2f}"])
+    return "\n".join([title, _table(rows), *_start_up(document), *_late_notices(shown)])
 
 
-def _start_up(run: Explanation) -> Iterator[str]:
+def _cell(value: float, step: Step) -> str:
+    return f"{value:.2f} {value / step.seconds if step.seconds else 0:4.0%}"
+
+
+def _start_up(document: Report) -> Iterator[str]:
     """Yield what took longest before the first step of the newest attempt."""
-    for start_up in run.start_ups[-1:]:
+    for start_up in document.start_up[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
             longest = sorted(wording.describe_start_up(start_up), key=lambda line: -line[1])[:START_UP_PARTS]
-            texts = [f"{seconds(nanoseconds / 1e9)} {show(text)}" for text, nanoseconds in longest]
+            texts = [f"{seconds(length)} {show(text)}" for text, length in longest]
             yield f"Before the first step: {seconds(start_up.seconds)}; {'; '.join(texts)}"
 
 
-def _cell(value: float, share: float) -> str:
-    return f"{value:.2f} {share:4.0%}"
-
-
 def _late_notices(steps: Sequence[Step]) -> Iterator[str]:
-    """Yield the steps in which the trainer noticed late that the rollouts had ended; of many the worst ones, and a count."""
-    late = [
-        (wait, step) for step in steps if (wait := _unnoticed(step)) >= max(LATE_SECONDS, LATE_SHARE * step.seconds)
-    ]
-    worst = sorted(late, key=lambda pair: -pair[0])[:LATE_LINES]
-    for wait, step in late:
-        if (wait, step) in worst:
-            ended = seconds((step.rollouts_end_ns - step.gen_start_ns) / 1e9)
-            yield f"  step {number(step)}: rollouts ended {ended} into gen, the trainer noticed it {seconds(wait)} later"
+    """Yield the steps in which the trainer noticed the end of the rollouts late; of many the worst, and a count."""
+    late = [step for step in steps if step.unnoticed >= max(LATE_SECONDS, LATE_SHARE * step.seconds)]
+    worst = sorted(late, key=lambda step: -step.unnoticed)[:LATE_LINES]
+    for step in late:
+        if any(step is other for other in worst):
+            wait, ended = seconds(step.unnoticed), seconds(step.rollouts)
+            yield f"  step {number(step)}: rollouts ended {ended} into gen, the trainer noticed it {wait} later"
     if len(late) > len(worst):
         more = len(late) - len(worst)
         yield f"  and {counted(more, 'more step')} in which the trainer noticed the end of the rollouts late"
 
 
-def _unnoticed(step: Step) -> float:
-    """Return the seconds between the end of a step's rollouts and the end of gen; 0 if they had ended before gen began, or if that is unknown."""
-    if not step.rollouts_end_ns or not step.gen_end_ns or step.rollouts_end_ns < step.gen_start_ns:
-        return 0.0
-    return max(0.0, (step.gen_end_ns - step.rollouts_end_ns) / 1e9)
-
-
-def _slowest_table(run: Explanation, limit: int) -> str:
-    chosen = run.slowest[: max(0, limit)]
+def _slowest_table(document: Report, limit: int) -> str:
+    by_id = {trajectory.trace_id: trajectory for trajectory in document.trajectories}
+    chosen = [by_id[trace_id] for trace_id in document.slowest[: max(0, limit)]]
     if not chosen:
         return ""
     rows = [["trajectory", "step", "seconds", "LLM", "tools", "reward", "wait", "score", ""]]
@@ -177,9 +158,7 @@ def _slowest_table(run: Explanation, limit: int) -> str:
 
 def _trajectory_row(trajectory: Trajectory) -> list[str]:
     tools = [part for part in trajectory.parts if part.kind == "tool"]
-    tool_text = (
-        ", ".join(f"{show(part.name, LONGEST_NAME)} {part.seconds:.2f} ({part.calls}x)" for part in tools[:2]) or "-"
-    )
+    tool_texts = (f"{show(part.name, LONGEST_NAME)} {part.seconds:.2f} ({part.calls}x)" for part in tools[:2])
     llm = [part for part in trajectory.parts if part.kind == "llm"]
     calls = sum(part.calls for part in llm)
     by_kind = {part.kind: part.seconds for part in trajectory.parts}
@@ -198,7 +177,7 @@ def _trajectory_row(trajectory: Trajectory) -> list[str]:
         "?" if trajectory.step is None else str(trajectory.step),
         f"{trajectory.seconds:.2f}",
         f"{sum(part.seconds for part in llm):.2f} ({calls}x)" if llm else "-",
-        tool_text,
+        ", ".join(tool_texts) or "-",
         f"{by_kind['reward']:.2f}" if "reward" in by_kind else "-",
         f"{by_kind['wait']:.2f}" if "wait" in by_kind else "-",
         "-" if trajectory.score is None else f"{trajectory.score:.3g}",
@@ -206,44 +185,33 @@ def _trajectory_row(trajectory: Trajectory) -> list[str]:
     ]
 
 
-def _rewards(run: Explanation) -> str:
-    by_step = scalars.find_rewards(run.series)
-    if not by_step:
+def _rewards(document: Report) -> str:
+    values = list(document.reward.items())
+    if not values:
         return ""
-    values = list(by_step.items())
     shown = values if len(values) <= 12 else [*values[:3], *values[-9:]]  # noqa: PLR2004 - a line's worth
     text = "  ".join(f"{step}: {value:.4g}" for step, value in shown)
-    change, third = "", len(values) // 3
-    if third > 1:  # two single steps differ by chance
-        first, last = (fmean(value for _, value in part) for part in (values[:third], values[-third:]))
-        change = f"   (mean of the first {third}: {first:.4g}, of the last {third}: {last:.4g})"
+    thirds, change = document.rewards, ""
+    if thirds is not None:
+        first, last = f"the first {thirds.steps}: {thirds.first:.4g}", f"the last {thirds.steps}: {thirds.last:.4g}"
+        change = f"   (mean of {first}, of {last})"
     return f"Reward, mean of each step (critic/rewards/mean)\n  {text}{change}"
 
 
-def _unfinished(completeness: Completeness) -> str:
-    if not completeness.unfinished:
+def _unfinished(document: Report) -> str:
+    if not document.unfinished:
         return ""
     lines = ["Unfinished work"]
-    for unfinished in completeness.unfinished:
-        state = f"silent for {seconds(unfinished.silent)}: dead" if unfinished.dead else "open at its last sign of life"
-        lines.append(f"  {show(unfinished.process.label)}: {state}")
-        for work in unfinished.work[:8]:
-            what = " ".join(
-                str(work.span.attributes[key])
-                for key in (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX)
-                if key in work.span.attributes
-            )
+    for each in document.unfinished:
+        state = f"silent for {seconds(each.silent)}: dead" if each.dead else "open at its last sign of life"
+        lines.append(f"  {show(f'{each.process} (pid {each.pid} on {each.host})')}: {state}")
+        for work in each.work[:OPEN_LINES]:
             child = f", last child {work.last_child}" if work.last_child else ""
-            lines.append(show(f"    {work.span.name} {what}".rstrip()) + f": open for {seconds(work.age)}{show(child)}")
-        if len(unfinished.work) > 8:  # noqa: PLR2004 - a screen's worth
-            lines.append(f"    and {len(unfinished.work) - 8} more")
+            name = show(f"    {work.name} {work.what}".rstrip())
+            lines.append(f"{name}: open for {seconds(work.age)}{show(child)}")
+        if len(each.work) > OPEN_LINES:
+            lines.append(f"    and {len(each.work) - OPEN_LINES} more")
     return "\n".join(lines)
-
-
-def _limits(run: Explanation) -> str:
-    lines = [f"  {show(text)}" for text in run.missing]
-    lines += [f"  {text}" for text in filter(None, [orphans(run)])]
-    return "\n".join(["What is missing", *lines]) if lines else ""
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -28,7 +28,7 @@ QUIET_SECONDS = 1.0
 
 
 def find_folder(named: Path, command: str) -> Path:
-    """Return the folder that is meant by a path, a run's id, or the beginning of the id of one run; any other path as it is.
+    """Return the folder that a path, a run's id or its beginning means; any other path as it is.
 
     Args:
         named: What the user gave.
@@ -80,7 +80,7 @@ def find_newest() -> Path:
 
 
 def name_run(run: Explanation) -> str:
-    """Return what a command takes to read the same run again: its id in the run directory, otherwise its folders, or files of a Collector."""
+    """Return what a command takes to read this run again: its id, otherwise its folders, or files of a Collector."""
     folders = [Path(folder) for folder in run.folders]
     if len(folders) == 1 and folders[0].name == run.run_id and folders[0].parent == Path(config.read("run_dir")):
         return run.run_id
@@ -134,7 +134,7 @@ def explain(
 
 
 def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: frozenset[int] | None = None) -> Explanation:
-    """Read a run from traces that a Collector or Tempo wrote; needs as much room in the folder for temporary files as they have.
+    """Read a run from traces that a Collector or Tempo wrote; needs as much room for temporary files.
 
     Args:
         files: Files with OTLP/JSON.
@@ -198,21 +198,28 @@ class Meter:
             self._shown = text
 
 
-def choose_steps(run: Explanation, asked: options.Steps) -> list[Step]:
+def choose_steps(run: Explanation, asked: options.Steps, number: int | None = None) -> list[Step]:
     """Return the steps that are explained.
 
+    Args:
+        run: The run.
+        asked: How many of the slowest steps, or which.
+        number: The number of the only one; None: those that are asked for.
+
     Raises:
-        VerlOtelError: The run has none of the range.
+        VerlOtelError: The run has none of them.
     """
-    if asked.most:
+    if number is None and asked.most:
         return findings.choose_steps(run, asked.most)
-    chosen = asked.choose(run.steps)
+    numbers = asked.numbers if number is None else range(number, number + 1)
+    chosen = [step for step in run.steps if step.number in numbers]
     if not chosen:
-        raise VerlOtelError(f"none of these steps is in the run: {list_numbers(run)}")
+        what = "none of these steps is" if number is None else f"step {number} is not"
+        raise VerlOtelError(f"{what} in the run: {_list_numbers(run)}")
     return chosen
 
 
-def list_numbers(explanation: Explanation) -> str:
+def _list_numbers(explanation: Explanation) -> str:
     """Return the numbers of the steps of a run, in words."""
     numbers = sorted(step.number for step in explanation.steps if step.number is not None)
     if not numbers:

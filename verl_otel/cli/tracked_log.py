@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What ``verl-otel explain`` says about a log of verl's own ``file`` or ``console`` logger: time, learning, and what such a log cannot show."""
+"""What ``verl-otel explain`` says about a log of verl's own ``file`` or ``console`` logger."""
 
 from __future__ import annotations
 
@@ -21,10 +21,8 @@ from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import options, run_selection, wording
 from verl_otel.cli.documents.base import OffPolicy
 from verl_otel.cli.documents.explain_log import (
-    UNKNOWN,
     ExplainLog,
     advise_on,
-    list_missing,
     list_next,
     make_explain_log,
 )
@@ -83,7 +81,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
     document = make_explain_log(log, learning, chosen)
     if arguments.json:
         print_json(document)
-        return int(findings.has_any(arguments.fail_if, log.run, lambda: learning))
+        return int(findings.has_any(arguments.fail_if, log.run, is_learned=not learning.troubles))
     lines = list(_render(log, learning, document, chosen, whole=arguments.step is not None))
     most = BRIEF_LINES if arguments.brief else MAX_LINES
     if arguments.brief:
@@ -92,7 +90,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         more = counted(len(lines) - most + 1, "more line")
         lines = [*lines[: most - 1], f"and {more}: verl-otel explain --json has everything"]
     print("\n".join(lines))
-    return int(findings.has_any(arguments.fail_if, log.run, lambda: learning))
+    return int(findings.has_any(arguments.fail_if, log.run, is_learned=not learning.troubles))
 
 
 # -- Text --
@@ -117,12 +115,14 @@ def _render(
         ("Steps" if whole else "Slow steps", _describe_steps(log, learning, chosen, whole=whole)),
         (
             f"Learning (thresholds: profile {show(learning.profile.name)})",
-            [] if whole else (f"  {line}" for line in describe_learning(learning, WIDTH - 2, choose_signals(learning))),
+            []
+            if whole
+            else (f"  {line}" for line in describe_learning(document, WIDTH - 2, choose_signals(document.signals))),
         ),
         ("Engine and trainer", [] if whole else _describe_off_policy(document.off_policy)),
         (
             "What this log does not show",
-            (f"  {sentence}" for text in (*list_missing(log), *UNKNOWN) for sentence in _wrap(text)),
+            (f"  {sentence}" for text in (*document.missing, *document.unknown) for sentence in _wrap(text)),
         ),
         ("Next", (f"  {line}" for line in list_next(log, chosen, whole=whole))),
     ):
@@ -157,7 +157,8 @@ def _head(log: TrackedLog) -> Iterator[str]:
     after = sum(step.between for step in timed)
     also = f" and {seconds(after)} of {', '.join(sorted(log.outside))} after them" if after else ""
     whole, middle = sum(step.seconds for step in timed), median(step.seconds for step in timed)
-    yield f"{span}: {seconds(whole)}{also}; median step {seconds(middle)}, longest {seconds(longest.seconds)} (step {longest.number})"
+    last = f"longest {seconds(longest.seconds)} (step {longest.number})"
+    yield f"{span}: {seconds(whole)}{also}; median step {seconds(middle)}, {last}"
 
 
 def _name_start_up(log: TrackedLog) -> str:
@@ -175,8 +176,9 @@ def _list_phases(log: TrackedLog) -> Iterator[str]:
     rows = [("phase", "share", "total", "median", "longest", "at step", "steps")]
     rows += [
         (
-            show(f"{phase.name}{' (after the step)' if phase.outside else ''}", MAX_KEY), wording.share(phase.share), seconds(phase.seconds),
-            seconds(phase.median), seconds(phase.longest), str(phase.longest_step), f"{phase.steps:,}",
+            show(f"{phase.name}{' (after the step)' if phase.outside else ''}", MAX_KEY), wording.share(phase.share),
+            seconds(phase.seconds), seconds(phase.median), seconds(phase.longest), str(phase.longest_step),
+            f"{phase.steps:,}",
         )
         for phase in log.phases[:PHASE_LINES]
     ]  # fmt: skip
@@ -218,7 +220,7 @@ def _describe_steps(log: TrackedLog, learning: Learning, chosen: Sequence[Step],
         if any(step.verdicts for step in steps):
             yield f"  {wording.describe_held(findings.sum_held(steps))}"
         elif not unexplained:
-            yield f"  {wording.describe_no_delay(steps)}"
+            yield f"  {wording.describe_no_delay(len(steps))}"
         if unexplained:
             yield f"  Slow without one phase as the cause: {unexplained}"
     shown = chosen if whole else [step for step in chosen if step.verdicts or unexplained]
@@ -252,7 +254,8 @@ def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[st
     for signal in learning.signals if own else ():
         if own and signal.key in own.values:
             middle = median(value for one in log.steps if math.isfinite(value := one.values.get(signal.key, math.nan)))
-            yield f"    {figure(own.values[signal.key]):>9}  {show(signal.name, MAX_KEY)} (median of all steps {figure(middle)})"
+            name = show(signal.name, MAX_KEY)
+            yield f"    {figure(own.values[signal.key]):>9}  {name} (median of all steps {figure(middle)})"
 
 
 def _describe_off_policy(found: OffPolicy | None) -> Iterator[str]:

@@ -5,42 +5,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import model, step_lengths
-from verl_otel.analysis.findings import Held
+from verl_otel.analysis.findings import Excess, Held, SingleWait, find_single_wait
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
-from verl_otel.analysis.model import (
-    DeviceTime,
-    Failure,
-    Part,
-    Saving,
-    ShortRank,
-    Step,
-    Straggler,
-    Verdict,
-    sum_causes,
-    sum_states,
-)
-from verl_otel.analysis.start_up import StartUp
+from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import off_policy, own_workers
-from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
-from verl_otel.cli.documents.base import OffPolicy
-from verl_otel.cli.documents.explain import (
-    Balance,
-    Cost,
-    KeptMemory,
-    Persistence,
-    ProcessMemory,
-    Spilled,
-    TrajectoryEnds,
-    WeightSync,
-)
-from verl_otel.cli.formatting import number, show_bytes
-from verl_otel.semconv.kinds import GPU_CAUSES, GPU_STATES, SUBJECTS, WORK
+from verl_otel.cli.formatting import end_of, number, show_bytes
+from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
+
+if TYPE_CHECKING:
+    from verl_otel.cli.documents import explain
+    from verl_otel.cli.documents.base import OffPolicy
 
 EVIDENCE: Final = {
     "arrival": "the call reached it late",
@@ -119,6 +99,7 @@ def describe_verdict(verdict: Verdict) -> str:
     )
     waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
+    is_itself = verdict.cause == "phase" or verdict.cause_name == verdict.subject
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
     is_in_no_phase = verdict.kind == "phase" and verdict.cause != "phase" and verdict.subject == "step"
     subject = SUBJECTS.get("worker" if is_worker else "step" if is_in_no_phase else verdict.kind)
@@ -132,10 +113,10 @@ def describe_verdict(verdict: Verdict) -> str:
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
-        Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
+        Cause_name=_begin_sentence(verdict.cause_name),
         more=seconds(verdict.seconds),
         at=_place(verdict),
-        within=_within(verdict),
+        within="" if is_itself else f", most of it in {_cause(verdict)}",
         where=f", at {verdict.line}" if place and place not in verdict.cause_name else "",
         waited=waited,
         during=f" in {show(verdict.during, LONGEST_NAME)}" if verdict.during else "",
@@ -149,8 +130,13 @@ def _end(*, cancelled: bool) -> str:
     return "was cancelled" if cancelled else "failed"
 
 
-def _name_late(late: Straggler | Persistence) -> str:
+def _name_late(late: model.Straggler | explain.Straggler | explain.Persistence) -> str:
     return f"{'worker' if late.evidence in own_workers.EVIDENCE else 'rank'} {late.rank} ({late.instance})"
+
+
+def _begin_sentence(name: str) -> str:
+    """Return words with a capital; the name of a function, which is followed by its place, stays as it is."""
+    return name if name.endswith(")") else f"{name[:1].upper()}{name[1:]}"
 
 
 def _place(verdict: Verdict) -> str:
@@ -161,11 +147,6 @@ def _place(verdict: Verdict) -> str:
     return f" ({details})" if details else ""
 
 
-def _within(verdict: Verdict) -> str:
-    is_itself = verdict.cause == "phase" or verdict.cause_name == verdict.subject
-    return "" if is_itself else f", most of it in {_cause(verdict)}"
-
-
 def _cause(verdict: Verdict) -> str:
     if verdict.cause == "worker" and verdict.cause_name:
         return verdict.cause_name
@@ -174,14 +155,13 @@ def _cause(verdict: Verdict) -> str:
 
 def describe_cause(cause: Verdict | SingleWait) -> str:
     """Return what delayed a step."""
-    return describe_verdict(cause) if isinstance(cause, Verdict) else _describe_wait(cause)
-
-
-def _describe_wait(wait: SingleWait) -> str:
-    part = wait.part
+    if isinstance(cause, Verdict):
+        return describe_verdict(cause)
+    wait, part = cause, cause.part
     return (
-        f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
-        f"{seconds(wait.trajectory.seconds)} in {name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
+        f"It waited up to {seconds(wait.lead)} for trajectory {wait.trajectory.label} alone, "
+        f"which spent {seconds(part.seconds)} of its {seconds(wait.trajectory.seconds)} in "
+        f"{name_part(part)}{'' if part.turn is None else f' (turn {part.turn})'}"
         f"{f', and {_end(cancelled=wait.trajectory.cancelled)}' if wait.trajectory.stopped else ''}."
     )
 
@@ -204,12 +184,39 @@ def describe_held(held: Held) -> str:
     after = f", after {held.late:,} the next one started late" if held.late else ""
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
     were = "was" if held.long == 1 else "were"
-    return f"{held.long:,} of {counted(held.of, 'step')} {were} delayed{after}, by {seconds(held.seconds)} in all{unexplained}"
+    text = f"{held.long:,} of {counted(held.of, 'step')} {were} delayed{after}"
+    return f"{text}, by {seconds(held.seconds)} in all{unexplained}"
 
 
-def describe_no_delay(steps: Sequence[Step]) -> str:
-    """Return that nothing delayed the steps of a run."""
-    return f"Nothing delayed {f'any of {len(steps):,} steps' if len(steps) > 1 else 'the only step'} noticeably."
+def describe_no_delay(count: int) -> str:
+    """Return that nothing delayed the steps of a run, of which there are so many."""
+    return f"Nothing delayed {f'any of {count:,} steps' if count > 1 else 'the only step'} noticeably."
+
+
+def describe_length(step: Step, excess: Excess) -> str:
+    """Return how long a step took beside the others, and whether that is known to have a cause.
+
+    Args:
+        step: The step.
+        excess: By how much it took longer than usual.
+    """
+    usual = "" if excess.usual is None else f" (others: median {seconds(excess.usual)})"
+    if excess.other is not None:
+        usual = f" (step {number(excess.other)}: {seconds(excess.other.seconds)})"
+    name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
+    if step.verdicts:
+        late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
+        if excess.is_measured:
+            rest = f", of which {seconds(excess.rest)} are not explained" if excess.rest else ""
+            return f"{name}, {seconds(excess.longer)} longer than usual{usual}{rest}{late}."
+        shorter = f"; without its causes {seconds(excess.longer)} less" if excess.longer else ""
+        return f"{name}{usual}{shorter}{late}."
+    if excess.is_starting:
+        return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
+    if step.interrupted or find_single_wait(step) is not None:
+        return f"{name}{usual}."
+    why = "No single cause was found" if excess.is_unexplained else "Nothing delayed it noticeably"
+    return f"{name}{usual}. {why}."
 
 
 def describe_unexplained(steps: Sequence[Step]) -> str:
@@ -233,7 +240,7 @@ def describe_first(steps: Sequence[Step]) -> str:
     return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
 
 
-def describe_failure(failure: Failure) -> str:
+def describe_failure(failure: model.Failure | explain.Failure) -> str:
     """Return the text about a model, a tool, or the reward, whose calls failed in the trajectories of a step."""
     name = f"{WORK[failure.kind].words.partition(',')[0]} {failure.name}".rstrip()
     zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
@@ -241,27 +248,29 @@ def describe_failure(failure: Failure) -> str:
     return show(f"{name}: {calls} in {trajectories}{zero}")
 
 
-def describe_short_rank(short: ShortRank) -> str:
+def describe_short_rank(short: model.ShortRank | explain.ShortRank) -> str:
     """Return the text about a rank that trained on less than the others."""
     return show(f"rank {short.rank}: {counted(short.samples, 'sample')} in {short.method}, the others {short.usual:g}")
 
 
-def describe_straggler(straggler: Straggler) -> str:
+def describe_straggler(straggler: model.Straggler | explain.Straggler) -> str:
     """Return the text about a late rank in one step."""
     return show(
-        f"{_name_late(straggler)} {seconds(straggler.seconds)} in {straggler.method}: {EVIDENCE.get(straggler.evidence, straggler.evidence)}"
+        f"{_name_late(straggler)} {seconds(straggler.seconds)} in {straggler.method}: "
+        f"{EVIDENCE.get(straggler.evidence, straggler.evidence)}"
     )
 
 
-def describe_persistence(persistence: Persistence) -> str:
+def describe_persistence(persistence: explain.Persistence) -> str:
     """Return the text about a rank that was late in several steps."""
     return show(
-        f"{_name_late(persistence)} was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, by {seconds(persistence.seconds)} in all; "
-        f"mostly {EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
+        f"{_name_late(persistence)} was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, "
+        f"by {seconds(persistence.seconds)} in all; mostly "
+        f"{EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
     )
 
 
-def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator[str]:
+def describe_savings(savings: Sequence[model.Saving | explain.Saving], step_seconds: float) -> Iterator[str]:
     """Yield the savings of a step, the largest first."""
     words = {"slowest": "without its slowest trajectory", "reward": "with rewards that take no time"}
     described: set[tuple[int, float]] = set()
@@ -286,34 +295,34 @@ def device_time(*, has_gpu: bool) -> str:
     return "GPU time" if has_gpu else "device time (CPU)"
 
 
-def device_title(devices: Sequence[DeviceTime], when: str = "", *, has_gpu: bool) -> str:
+def device_title(devices: explain.DeviceSum, when: str = "", *, has_gpu: bool) -> str:
     """Return the title of an account of device time: how many devices, and how long each of them was observed.
 
     Args:
-        devices: The time of each device.
+        devices: The time of all devices.
         when: The interval; empty: the whole run.
         has_gpu: False: the devices are ranks on CPUs.
     """
-    count = sum(device.gpus for device in devices)
-    size = f"{count} x {seconds(sum_causes(devices).total() / 1e9 / max(1, count))}"
+    size = f"{devices.gpus} x {seconds(devices.seconds)}"
     return f"GPU time{when} ({size})" if has_gpu else f"Device time{when} (CPU, {size})"
 
 
-def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator[str]:
-    """Yield which side of the training is short of GPUs, and what to do; nothing where rollouts and trainer share GPUs."""
+def describe_balance(sides: explain.Balance | None, *, has_gpu: bool = True) -> Iterator[str]:
+    """Yield which side is short of GPUs, and what to do; nothing where rollouts and trainer share GPUs."""
     if sides is None:
         return
     unit = "GPU" if has_gpu else "device"
     yield (
-        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time after the start-up, "
-        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
+        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} "
+        f"of the time after the start-up, the {counted(sides.rollout_gpus, unit)} of the rollouts "
+        f"for the trainer {share(sides.rollouts_wait)}; "
         f"both {share(sides.both_wait)}, with no trajectory open"
     )
     yield sides.advice
 
 
 def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
-    """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing where verl does not log it."""
+    """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing if unknown."""
     if found is None:
         return
     means = []
@@ -329,32 +338,34 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
     else:
         yield (
-            f"{share(found.from_age)} of it comes with the age of the samples (a lower trainer.v1.sampler.max_off_policy_threshold makes them "
-            f"fresher), {share(1 - found.from_age)} is between engine and trainer"
+            f"{share(found.from_age)} of it comes with the age of the samples (a lower "
+            f"trainer.v1.sampler.max_off_policy_threshold makes them fresher), "
+            f"{share(1 - found.from_age)} is between engine and trainer"
         )
     if found.suspicious:
         yield (
-            f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, more than {off_policy.MOST} is wrong)"
+            f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, "
+            f"more than {off_policy.MOST} is wrong)"
         )
-        yield "compare attention, sampling settings, chat template and tokenizer of the engine with the trainer's, and whether weights arrive"
+        yield (
+            "compare attention, sampling settings, chat template and tokenizer of the engine with the trainer's, "
+            "and whether weights arrive"
+        )
 
 
-def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
+def describe_devices(devices: explain.DeviceSum) -> Iterator[str]:
     """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1 % have no line."""
-    spent = sum_causes(devices)
-    total, states = spent.total(), sum_states(spent)
-    for state in GPU_STATES if total else ():
-        if states[state] / total < SMALLEST_ROW and state != "productive":
-            continue
-        detail = ", ".join(
-            f"{cause.replace('_', ' ')} {length / total:.0%}"
-            for cause, length in spent.most_common()
-            if GPU_CAUSES[cause].state == state and length / total >= SMALL_SHARE
-        )
-        yield f"{state:<10} {percent(states[state] / total):>4}  {detail}".rstrip()
+    for state, part in devices.states.items():
+        if part >= SMALLEST_ROW or state == "productive":
+            detail = ", ".join(
+                f"{cause.replace('_', ' ')} {of_cause:.0%}"
+                for cause, of_cause in devices.causes.items()
+                if GPU_CAUSES[cause].state == state and of_cause >= SMALL_SHARE
+            )
+            yield f"{state:<10} {percent(part):>4}  {detail}".rstrip()
 
 
-def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
+def describe_syncs(syncs: Iterable[explain.WeightSync]) -> Iterator[str]:
     """Yield bytes, seconds and parts of a weight sync, on ranks and on replicas."""
     for sync in syncs:
         parts = ", ".join(f"{part} {seconds(value)}" for part, value in sync.parts.items())
@@ -362,7 +373,7 @@ def describe_syncs(syncs: Iterable[WeightSync]) -> Iterator[str]:
         yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
 
 
-def describe_spilled(spilled: Iterable[Spilled]) -> Iterator[str]:
+def describe_spilled(spilled: Iterable[explain.Spilled]) -> Iterator[str]:
     """Yield what Ray's object stores wrote to disk, and read back."""
     for one in spilled:
         verb = "written to disk, because it was full" if one.direction == "write" else "read back"
@@ -370,14 +381,15 @@ def describe_spilled(spilled: Iterable[Spilled]) -> Iterator[str]:
         yield f"{show_bytes(one.bytes):>10}  {verb}: {seconds(one.seconds)}{rate}"
 
 
-def describe_memory(processes: Iterable[ProcessMemory]) -> Iterator[str]:
+def describe_memory(processes: Iterable[explain.ProcessMemory]) -> Iterator[str]:
     """Yield the resident memory of processes: what each had first, and has now."""
     for one in processes:
         highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
-        yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {show_bytes(one.first)} at its first record{highest}"
+        first = f"{show_bytes(one.first)} at its first record"
+        yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {first}{highest}"
 
 
-def describe_kept(kept: Iterable[KeptMemory]) -> Iterator[str]:
+def describe_kept(kept: Iterable[explain.KeptMemory]) -> Iterator[str]:
     """Yield what engines keep on GPUs while they sleep."""
     for one in kept:
         of = f" of {show_bytes(one.limit)} ({percent(one.bytes / one.limit)})" if one.limit else ""
@@ -385,8 +397,8 @@ def describe_kept(kept: Iterable[KeptMemory]) -> Iterator[str]:
         yield f"{show_bytes(one.bytes):>10}{of}  {show(one.instance)} on {show(one.device)}{highest}"
 
 
-def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
-    """Yield how many trajectories ended in which way, and how many no step trained on; nothing if all were finished by the model."""
+def describe_ends(ends: explain.TrajectoryEnds) -> Iterator[str]:
+    """Yield how trajectories ended, and how many no step trained on; nothing if the model finished all."""
     total = sum(ends.ended.values())
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]
     rows += [(number, f"never trained on: {DROPPED.get(reason, reason)}") for reason, number in ends.dropped.items()]
@@ -396,7 +408,7 @@ def describe_ends(ends: TrajectoryEnds) -> Iterator[str]:
         )
 
 
-def describe_cost(cost: model.Cost | Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
+def describe_cost(cost: model.Cost | explain.Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
     """Yield the cost per token and the wasted tokens; nothing where it is unknown.
 
     Args:
@@ -422,7 +434,10 @@ def describe_cost(cost: model.Cost | Cost | None, *, has_gpu: bool = True, when:
             part = f"{tokens:,} of {counted(generated, 'token')}"
             yield f"{part} ({percent(tokens / max(1, generated))}) {WASTE.get(reason, reason)}"
             if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
-                yield "  prompts that are never or always solved teach nothing: algorithm.filter_groups.enable=True (DAPO), or other prompts"
+                yield (
+                    "  prompts that are never or always solved teach nothing: "
+                    "algorithm.filter_groups.enable=True (DAPO), or other prompts"
+                )
 
 
 def figure(value: float) -> str:
@@ -445,16 +460,15 @@ START_UP: Final = {
 """Texts for the parts of a start-up."""
 
 
-def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
-    """Return text and nanoseconds of each part of a start-up, in the order of time; short ones are one part, the last."""
+def describe_start_up(start_up: explain.StartUp) -> list[tuple[str, float]]:
+    """Return text and seconds of each part of a start-up, in the order of time; short ones are one part, the last."""
     parts = start_up.parts
     if len(parts) == 1 and parts[0].kind == "begin":  # no worker was called: an own loop
-        return [("before the first step; no spans", parts[0].nanoseconds)]
-    whole = start_up.end_ns - start_up.start_ns
-    shown = [part for part in parts if part.nanoseconds >= SMALLEST_ROW * whole]
-    lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.nanoseconds) for part in shown]
-    rest = whole - sum(part.nanoseconds for part in shown)
-    return [*lines, (f"{counted(len(parts) - len(shown), 'shorter part')}", rest)] if rest else lines
+        return [("before the first step; no spans", parts[0].seconds)]
+    shown = [part for part in parts if part.seconds >= SMALLEST_ROW * start_up.seconds]
+    lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.seconds) for part in shown]
+    rest = sum(part.seconds for part in parts if part not in shown)
+    return [*lines, (counted(len(parts) - len(shown), "shorter part"), rest)] if rest else lines
 
 
 def percent(value: float) -> str:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Collection (the drain): turns buffers and ended spans into the batch that exporters consume, and chooses the open spans that it lists.
+"""Collection (the drain): turns buffers and ended spans into the batch of the exporters, and lists open spans.
 
-Only one thread drains at a time, under `RECORDER.drain_lock`: two would take the same buffer twice. Threads of the session wait for the
-lock; other callers only try it.
+Only one thread drains at a time, under `RECORDER.drain_lock`: two would take the same buffer twice. Threads of the
+session wait for the lock; other callers only try it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ MAX_PENDING: Final = 20_000
 
 Observation = tuple[Labels, float]
 Observe = Callable[[], Iterable[Observation]]
-"""Callback of a collection: returns labels and numbers. It must take no lock that recording takes, and record nothing."""
+"""Callback of a collection: returns labels and numbers. It must take no lock that recording takes, and record
+nothing."""
 
 Measurement = tuple[str, Labels, float]
 """Metric, labels, number."""
@@ -69,6 +70,17 @@ _callbacks: dict[str, _Callback] = {}
 
 def collect(*, wait: float = -1) -> Batch | None:
     """Take what was recorded since the last drain.
+
+    The stages run in this order, because each one needs, or adds to, what the ones before it have left:
+
+    1. Take the ended spans, also those that sampled timers keep.
+    2. Look ahead (`MARKS`): a trajectory is marked only with the duration of the others of its step in mind.
+    3. Of each chunk of spans: create ids, then add conversations, which need ids. Of each span: record its metrics,
+       which may add attributes to it and mark it; release its ended parents; note its duration; make its record.
+    4. Report an own loop: measurements of steps whose trajectories stage 3 has seen.
+    5. Fold measurements, those of 3 and 4 among them, into points and values.
+    6. Take complete points, such as scalars of a step.
+    7. Without the lock: copies of points and values under the names of conventions, and the rows of the open spans.
 
     Args:
         wait: Seconds to wait for the drain lock; 0 to only try it, -1 to wait without limit.
@@ -121,7 +133,7 @@ def collect_observed(batch: Batch, metrics: frozenset[str] = frozenset(), hardwa
 
 
 def add_points(points: Iterable[Point]) -> None:
-    """Add complete points, such as the scalars of one step, to the next drain. What exceeds `MAX_PENDING` is dropped and counted."""
+    """Add complete points to the next drain. What exceeds `MAX_PENDING` is dropped and counted."""
     bounded = list(map(bound_point, points))
     room = max(0, MAX_PENDING - len(RECORDER.pending_points))
     RECORDER.pending_points.extend(bounded[:room])
@@ -156,8 +168,9 @@ process_state.register(reset=stop_observing)
 _started_ns = time.time_ns()
 
 
-# -- Ended spans become the immutable records that exporters consume. A drain may have a hundred thousand spans, so this is written for speed: records
-# are created without the constructor of their class (a third of the cost), ids by the chunk under one lock, and durations are added once for each name --
+# -- Ended spans become the immutable records that exporters consume. A drain may have a hundred thousand spans, so this
+# is written for speed: records are created without the constructor of their class (a third of the cost), ids by the
+# chunk under one lock, and durations are added once for each name --
 
 AT_ONCE: Final = 32
 """Spans whose ids are created while the lock is held once: a caller that needs an id waits for 30 µs at most."""
@@ -167,7 +180,7 @@ _whole = float.__trunc__  # `int` at half the cost
 
 
 def end_all(ended: list[Span]) -> list[SpanRecord]:
-    """Return the records of the sampled spans, in the order in which they ended. A span that cannot be converted is left out.
+    """Return the records of the sampled spans, as they ended. A span that cannot be converted is left out.
 
     Also records their metrics, offers exemplars and adds durations. Call under the drain lock.
 
@@ -190,7 +203,7 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
 
 
 def _identify(chunk: list[Span]) -> None:
-    """Create the ids of root spans and of children of spans that have ids; `Span.resolve` creates those of the others."""
+    """Create the ids of roots and of children of spans that have ids; `Span.resolve` creates those of the others."""
     waiting, roots = [], []
     for span in chunk:
         if span.ids is None:
@@ -265,8 +278,8 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
 def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, state: str, *, sampled: int) -> None:
     """Record the metrics of a span, and offer an exemplar if it is sampled and the slowest of its bucket.
 
-    A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket without a recent exemplar marks
-    one for it.
+    A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket
+    without a recent exemplar marks one for it.
     """
     seconds = span.stop - span.start
     histogram = measure(span, seconds, state)
@@ -282,8 +295,8 @@ def record_open(span: Span) -> SpanRecord:
     detail, site, start_ns = span._detail, span.site, _whole(span.start * 1e9) + offset
     if detail is None:
         fields: tuple[object, ...] = (
-            trace_id, span_id, parent_id, site.name, site.spec.kind, start_ns, 0, span.attributes, (), (), STATUS_UNSET, "",
-            flags, state, None, NONE_DROPPED,
+            trace_id, span_id, parent_id, site.name, site.spec.kind, start_ns, 0, span.attributes, (), (), STATUS_UNSET,
+            "", flags, state, None, NONE_DROPPED,
         )  # fmt: skip
     else:
         fields = (
@@ -295,7 +308,7 @@ def record_open(span: Span) -> SpanRecord:
 
 
 def list_open_above(given: Any) -> list[SpanRecord]:
-    """Return the records of the open spans from the root of a trace in this process to a given one; none if it is not ours, or not sampled.
+    """Return the records of the open spans from the root to a given one; none: it is not ours, or not sampled.
 
     Args:
         given: A current span, of whichever library.
@@ -310,8 +323,9 @@ def list_open_above(given: Any) -> list[SpanRecord]:
     return [record for record in map(record_open, reversed(chain)) if record.flags & SAMPLED]
 
 
-# -- The table of open spans that every batch has. A worker may have thousands of spans open, and a drain comes every second: the row of an open span
-# is made when the span enters the table and when it has changed. The more spans are open, the older is what enters --
+# -- The table of open spans that every batch has. A worker may have thousands of spans open, and a drain comes every
+# second: the row of an open span is made when the span enters the table and when it has changed. The more spans are
+# open, the older is what enters --
 
 OPEN_AFTER: Final = 1.0
 """Age in seconds from which an open span is in the table; younger ones usually end before the next drain."""
@@ -348,7 +362,7 @@ class _Table:
 
 
 def read_open() -> tuple[OpenSpan, ...]:
-    """Return the oldest open spans; the row of one that has not changed is the same object as before. Call on one thread at a time."""
+    """Return the oldest open spans; the row of an unchanged one is the same object. For one thread at a time."""
     now, known, opened = clock(), _Table.entries, RECORDER.opened
     entry_age = min(ENTER_AFTER, OPEN_AFTER * max(1.0, len(opened) / PER_SECOND))
     entries: dict[int, _Entry] = {}

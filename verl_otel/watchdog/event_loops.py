@@ -89,7 +89,7 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
 
 def _find_current(callback: FrameType) -> Span | None:
     """Return the open span that is current in the task that runs a callback; None where the loop has no frame that knows the task, as uvloop's."""
-    handle = callback.f_back
+    handle = callback if stack_dumps.is_handle(callback) else callback.f_back
     if handle is None or not stack_dumps.is_handle(handle):
         return None
     variables = getattr(handle.f_locals.get("self"), "_context", None)

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
+from types import BuiltinFunctionType, FrameType
 from typing import IO, Any, Final
 
 from verl_otel._internal import error_boundary, safe_files, thread_frames
@@ -94,8 +94,10 @@ class StackFile:
 
 
 def format_frame(frame: FrameType) -> str:
-    """Return file, line and function of a frame, as in a traceback."""
-    return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
+    """Return file, line and function of a frame, as in a traceback; of one of asyncio the function in C that it calls, if it does."""
+    function = find_c_function(frame) if is_handle(frame) else None
+    name = frame.f_code.co_name if function is None else function.__qualname__
+    return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {name}'
 
 
 def _describe_threads() -> Iterator[str]:
@@ -135,6 +137,8 @@ def is_handle(frame: FrameType | None) -> bool:
 def find_callback(top: FrameType, base: FrameType | None) -> list[FrameType]:
     """Return the frames of the callback that an event loop runs, innermost first; none if it runs no callback.
 
+    A callback in C has no frame: that of asyncio which calls it stands for it.
+
     Args:
         top: The innermost frame of the loop's thread.
         base: The frame that runs the loop, for loops that have no frame for a callback, as uvloop's.
@@ -142,11 +146,20 @@ def find_callback(top: FrameType, base: FrameType | None) -> list[FrameType]:
     frames: list[FrameType] = []
     current: FrameType | None = top
     while current is not None:
-        if is_handle(current) or current is base:
+        if is_handle(current):
+            return frames or ([current] if find_c_function(current) is not None else [])
+        if current is base:
             return frames
         frames.append(current)
         current = current.f_back
     return []
+
+
+def find_c_function(handle: FrameType) -> BuiltinFunctionType | None:
+    """Return the function in C that a frame of asyncio calls; None if it calls no such one, or a step of a task."""
+    function = getattr(handle.f_locals.get("self"), "_callback", None)
+    is_own = isinstance(function, BuiltinFunctionType) and not isinstance(function.__self__, asyncio.Future)
+    return function if is_own else None
 
 
 def find_own(stack: Sequence[FrameType]) -> FrameType:

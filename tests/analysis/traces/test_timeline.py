@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders import stories
 from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis import pieces
+from verl_otel.analysis import aggregator
 from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.timeline import covered
 
@@ -20,7 +20,7 @@ def build():
     def of(story):
         traces = stories.traces_of(story.write()).values()
         roots = [root for trace in traces for root in trace.roots]
-        found = filter(None, map(pieces.find_trajectory, traces))
+        found = filter(None, map(aggregator.find_trajectory, traces))
         trajectories = {each.trace_id: timeline.with_parts(each) for each in found}
         steps = [timeline.build_step(root, trajectories) for root in roots if root.span.name == "verl.step"]
         return sorted(steps, key=lambda step: step.start_ns), trajectories

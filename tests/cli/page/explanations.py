@@ -14,6 +14,7 @@ from verl_otel.analysis.model import (
     Explanation,
     Part,
     Phase,
+    Process,
     Saving,
     Segment,
     Series,
@@ -22,6 +23,8 @@ from verl_otel.analysis.model import (
     Trajectory,
     Verdict,
 )
+from verl_otel.model import Resource
+from verl_otel.semconv import attributes as attr
 
 T0 = 1_790_000_000_000_000_000
 PHASES = {"gen": 0.6, "old_log_prob": 0.08, "ref": 0.07, "adv": 0.01, "update_actor": 0.2, "update_weights": 0.03}
@@ -286,7 +289,11 @@ def troubled(run):
     at = run.steps[len(run.steps) // 2].start_ns + 1
     span = SimpleNamespace(name="verl.trajectory", attributes={}, parent_id=0)
     work = tuple(SimpleNamespace(span=span, age=12.5 + index, last_child="execute_tool python") for index in range(3))
-    process = SimpleNamespace(label="agent_loop-3 (pid 4711 on node-1)")
+    process = Process(
+        Resource({attr.SERVICE_INSTANCE: "r1/agent_loop-3", attr.PROCESS_ID: "4711", attr.HOST_NAME: "node-1"}),
+        0,
+        False,
+    )
     gone = SimpleNamespace(process=process, dead=True, silent=42.0, work=work)
     events = (
         Event("stall", at, "verl.phase.gen has been open for 95 s, its peers took 24 s: 8 trajectories of agent_loop-3 are open", {"phase": "gen", "age": 95.0, "stacks": {"trainer-0": "File a.py, line 3\n  wait()\nFile b.py"}}),

@@ -13,7 +13,7 @@ from verl_otel.cli import headlines, page
 
 pytestmark = pytest.mark.browser
 
-SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Events and log", "Slowest trajectories", "GPU time",
+SECTIONS = ["Core indicators", "How it learns", "Steps that took longer than usual", "Slowest trajectories", "Events and log", "GPU time",
             "All scalars", "About this run"]  # fmt: skip
 INKED = """canvas => {
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;

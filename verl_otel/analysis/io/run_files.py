@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files of a run, complete or truncated: lines of parts of files, the processes that wrote them, and the events of the run."""
+"""Reads the files of a run, complete or truncated: lines, the processes that wrote them, and events."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def check_folders(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _check_ids(folders: Iterable[Path]) -> None:
-    """Reject folders of different runs: step numbers and process ids would be mixed. All nodes of a run share one run id."""
+    """Reject folders of different runs, whose step numbers would be mixed. All nodes of a run share one run id."""
     by_id: dict[str, Path] = {}
     for folder in folders:
         run_id = _find_id(folder)
@@ -164,7 +164,7 @@ def _describe_long(path: Path, length: int) -> str:
 def read_spans(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[SpanRecord]]]:
-    """Return the spans of parts of files with the index of the process that wrote them; errors are added to ``problems``."""
+    """Return the spans of parts of files with the index of their process; errors are added to ``problems``."""
     return _read_groups(otlp_json.read_spans, extents, writers, problems)
 
 
@@ -225,7 +225,7 @@ def _read_row(process: int, span: SpanRecord, file_ns: int) -> OpenSpan:
 
 
 def read_manifest(folders: Iterable[Path]) -> dict[str, Any]:
-    """Return ``run.json`` of the first folder that has a readable one, with the status of all folders: the trainer may be on another node."""
+    """Return ``run.json`` of the first folder that has a readable one, with the status of all folders."""
     manifests = []
     for folder in folders:
         try:
@@ -291,14 +291,16 @@ RESOLVED: Final = "resolved"
 SUPERSEDED: Final = "superseded"
 """Text of such a line where the process did not continue: another event describes it."""
 SAME_NS: Final = 60 * 10**9
-"""Time between two reports of one event: monitors of several nodes find it one after the other, and a launcher ends ranks 30 s after the first."""
+"""Time between two reports of one event: monitors of several nodes find it one after the other, and a launcher ends
+ranks 30 s after the first."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
     """Return the events of a run in the order of time; stalls that are over are marked as such.
 
-    What several processes of a job have reported is one event, that of the first, with their number. ``processes`` in its detail names them.
+    What several processes of a job have reported is one event, that of the first, with their number. ``processes`` in
+    its detail names them.
 
     Args:
         folders: The run's folder, or one for each node.
@@ -418,3 +420,8 @@ def _size(path: Path) -> int:
         return rotated_files.size_of(path)
     except OSError:
         return 0
+
+
+def name_instance(resource: Mapping[str, AttributeValue]) -> str:
+    """Return ``<role>-<number>`` of a process."""
+    return str(resource.get(attr.SERVICE_INSTANCE, "")).rpartition("/")[2]

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimates the clock offset of each host relative to the trainer's from causal relations between spans.
 
-A cause on one host comes before its effect on another: a call begins before the method that it calls, and ends after it when it
-waits for it. Each such pair bounds the offset of the two clocks from one side; many pairs make an interval. That is
-Cristian's algorithm (1989), also used by NTP with its four timestamps (RFC 5905), applied to existing spans as in Google's
-Dapper (2010, section 2.1). Over several hosts the bounds are a system of difference constraints, solved as shortest paths (Bellman and
-Ford; Cormen et al., section 22.4).
+A cause on one host comes before its effect on another: a call begins before the method that it calls, and ends after it
+when it waits for it. Each such pair bounds the offset of the two clocks from one side; many pairs make an interval.
+That is Cristian's algorithm (1989), also used by NTP with its four timestamps (RFC 5905), applied to existing spans as
+in Google's Dapper (2010, section 2.1). Over several hosts the bounds are a system of difference constraints, solved as
+shortest paths (Bellman and Ford; Cormen et al., section 22.4).
 
-An offset of zero is kept where the bounds allow it, else the smallest one that they allow. Drifting clocks are followed in windows.
+An offset of zero is kept where the bounds allow it, else the smallest one that they allow. Drifting clocks are followed
+in windows.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from verl_otel.analysis.model import Segment
+from verl_otel.analysis.traces.tree import LATE_NS, Ahead
 from verl_otel.analysis.typed import Unbounded
-from verl_otel.model import SpanRecord
+from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT, SERVER, STATUS_ERROR
 
 WINDOW_NS: Final = 300_000_000_000
-"""Bounds of five minutes and of the neighbouring windows are combined: clocks that drift by 10 ppm diverge by 9 ms in that time."""
+"""Bounds of five minutes and of the neighbouring windows are combined: clocks that drift by 10 ppm diverge by 9 ms in
+that time."""
 
 _FINE_NS: Final = 1_000_000_000
 """Of all bounds of two hosts in one second only the tightest is kept."""
@@ -174,3 +178,39 @@ def _choose(least: float, most: float) -> tuple[int, float]:
         return round((least + most) / 2), (least - most) / 2
     shift = least if least > 0 else min(most, 0)
     return round(shift), max(most - shift, shift - least)
+
+
+class Context(NamedTuple):
+    """Data about the whole run that is known before its pieces are read."""
+
+    engine: str = ""
+    clocks: Mapping[str, Clock] = {}
+    """By host; empty where there is only one."""
+    hosts: Mapping[str, str] = {}
+    """Host of each process, by its instance."""
+
+    @property
+    def slack_ns(self) -> int:
+        """Nanoseconds between a trace and the edge of its piece from which on the piece has all its spans."""
+        shifts = [shift for clock in self.clocks.values() for shift in clock.ahead_ns]
+        return LATE_NS + max(shifts, default=0) - min(shifts, default=0)
+
+    def find_uncertainty(self, path: Iterable[Segment]) -> float:
+        """Return by how many seconds the clocks on a path may differ: infinite where one of them has no bound."""
+        if not self.clocks:
+            return 0.0
+        passed = {self.hosts.get(segment.instance, "") for segment in path}
+        return max((self.clocks[host].uncertainty for host in passed if host in self.clocks), default=0.0)
+
+
+def ahead_of(resources: Iterable[Mapping[str, AttributeValue]], clocks: Mapping[str, Clock]) -> Ahead | None:
+    """Return a function that gives the offset of a process's clock at a time; None where no clock has an offset."""
+    if not any(any(clock.ahead_ns) for clock in clocks.values()):
+        return None
+    clock_of_process = [clocks.get(str(resource.get(attr.HOST_NAME))) for resource in resources]
+
+    def ahead(process: int, time_ns: int) -> int:
+        clock = clock_of_process[process]
+        return 0 if clock is None else clock.ahead(time_ns)
+
+    return ahead

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what held a step and names it: the causes of slow steps, and how much shorter a step would have been without each.
+"""Decides what held a step: the causes, and how much shorter it would have been without each.
 
-A verdict has three conditions: the cause lies on the critical path of the step, it exceeds its peers by more than their spread,
-and without it the step would have been noticeably shorter. Rules and limits: ``docs/explanation/verdicts.md``.
+A verdict has three conditions: the cause lies on the critical path of the step, it exceeds its peers by more than their
+spread, and without it the step would have been noticeably shorter. Rules and limits: ``docs/explanation/verdicts.md``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from verl_otel.analysis.model import Step, Trajectory, Verdict
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.baselines import (
     DETAIL_SHARE,
@@ -39,7 +40,8 @@ from verl_otel.analysis.verdicts.slow_trajectories import (
     measure_spans,
 )
 
-# -- Decides whether what a step waited for was too slow, and names the cause: one trajectory, or the smallest group that explains it --
+# -- Decides whether what a step waited for was too slow, and names the cause: one trajectory, or the smallest group
+# that explains it --
 
 
 def judge_awaited_work(
@@ -98,11 +100,12 @@ def judge_awaited_work(
 def _shorten(
     work: AwaitedWork, typical_seconds: float, excess: float, floor: float
 ) -> tuple[float, float, float, list[SlowTrajectory]]:
-    """Return the seconds that a typical duration would have saved, in this trajectory alone and in all, and the other trajectories.
+    """Return the seconds that a typical duration would have saved, here and in all, and the other trajectories.
 
     ``excess`` is that of all occurrences in the awaited trajectory.
 
-    The third value is what would have been saved at most, if the awaited trajectory had taken no time: what others were waited for remains.
+    The third value is what would have been saved at most, if the awaited trajectory had taken no time: what others were
+    waited for remains.
     """
     wait, group = work.wait, []
     others = in_time = max(work.rest_ns, wait.begin_ns)
@@ -141,25 +144,14 @@ def _name_group(work: AwaitedWork, group: Iterable[SlowTrajectory]) -> tuple[str
 # -- Verdicts: the causes of slow steps, and how much shorter a step would have been without each --
 
 
-class _RecentStep(NamedTuple):
-    """The data needed to judge a recent step again."""
-
-    step: Step
-    """The step without its large fields."""
-    awaited_work: tuple[AwaitedWork, ...]
-    phase_times: tuple[PhaseTime, ...]
-    calls: Mapping[str, float]
-    """Seconds of its critical path in calls of worker groups, by method."""
-
-
 class Findings(NamedTuple):
     """Possible causes found in one step, before it is compared with others."""
 
     awaited_work: tuple[AwaitedWork, ...]
     phase_times: tuple[PhaseTime, ...]
     calls: Mapping[str, float]
-    """As in `_RecentStep`."""
-    baselines: Mapping[Key, Baseline]
+    """Seconds of its critical path in calls of worker groups, by method."""
+    baselines: Keyed[Key, Baseline]
     """Baselines of what its trajectories did, by kind of work."""
 
 
@@ -169,7 +161,7 @@ def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
     Args:
         step: With its critical path and its stragglers.
         root: Its tree.
-        members: The trajectories that it waited for, with their paths: those that it trained on, and those that it took and did not train on.
+        members: The trajectories that it waited for, with their paths, trained on or not.
     """
     path = step.path
     whole = [member for member in members if not member.stopped]  # what was cut off is no measure for others
@@ -177,7 +169,7 @@ def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
         find_awaited_work(path, root, members, _floor(step, TRAJECTORY_SECONDS)),
         () if step.failed else measure_phases(path, root),  # what an exception cut off is not comparable
         measure_calls(path, root) if step.stragglers else {},
-        {key: baseline for key, values in measure_spans(whole).items() if (baseline := measure(values))},
+        Keyed((key, baseline) for key, values in measure_spans(whole).items() if (baseline := measure(values))),
     )
 
 
@@ -189,7 +181,8 @@ class Judge(msgspec.Struct):
     """
 
     _baselines: Baselines = msgspec.field(default_factory=Baselines)
-    _recent: list[_RecentStep] = []
+    _recent: list[tuple[Step, Findings]] = []
+    """Steps without their large fields, which may be judged again."""
     _final: dict[int, tuple[Verdict, ...]] = {}
     _first: dict[int, int] = {}
     """The first step of each attempt."""
@@ -211,49 +204,41 @@ class Judge(msgspec.Struct):
         slim = step._replace(
             path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
         )
-        recent_step = _RecentStep(slim, awaited_work, findings.phase_times, findings.calls)
-        self._recent.append(recent_step)
+        slim_findings = findings._replace(awaited_work=awaited_work, baselines=Keyed())
+        self._recent.append((slim, slim_findings))
         while len(self._recent) > LOOK_AHEAD:
-            self._finalise(self._recent.pop(0))
-        return self._decide(recent_step)
+            old, found = self._recent.pop(0)
+            verdicts = self._decide(old, found)
+            if verdicts:
+                self._final[old.trace_id] = verdicts
+        return self._decide(slim, slim_findings)
 
     def settle(self) -> Mapping[int, tuple[Verdict, ...]]:
         """Return the verdicts that stand at the end of the run, by the trace id of the step."""
-        return {**self._final, **{recent.step.trace_id: self._decide(recent) for recent in self._recent}}
+        return {**self._final, **{step.trace_id: self._decide(step, found) for step, found in self._recent}}
 
-    def _finalise(self, recent_step: _RecentStep) -> None:
-        verdicts = self._decide(recent_step)
-        if verdicts:
-            self._final[recent_step.step.trace_id] = verdicts
-
-    def _decide(self, recent_step: _RecentStep) -> tuple[Verdict, ...]:
-        step, awaited_work, phase_times, calls = recent_step
+    def _decide(self, step: Step, found: Findings) -> tuple[Verdict, ...]:
         if step.interrupted:
             return ()
         first = step.trace_id == self._first[step.attempt]
         verdicts: list[Verdict] = []
         for summed in (False, True):  # the sum of many short spans only where no single one was long
-            verdicts = verdicts or self._judge_awaited_work(
-                step, (work for work in awaited_work if work.summed == summed), first=first
-            )
+            # Of each subject and kind of work the one with the largest excess.
+            worst: dict[tuple[str, str, str, str], Verdict] = {}
+            for work in (work for work in found.awaited_work if work.summed == summed and not verdicts):
+                verdict = judge_awaited_work(work, step, self._baselines, _floor(step, TRAJECTORY_SECONDS), first=first)
+                if verdict is not None:
+                    key = (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name)
+                    worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
+            verdicts += worst.values()
         if not first:  # the first step includes the start-up
-            ranks = _judge_ranks(step, calls)
+            ranks = _judge_ranks(step, found.calls)
             late = {verdict.cause_name: verdict.seconds for verdict in ranks}
             verdicts += ranks
             verdicts += judge_phases(
-                phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
+                found.phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
             )
         return sort(verdicts)
-
-    def _judge_awaited_work(self, step: Step, awaited_work: Iterable[AwaitedWork], *, first: bool) -> list[Verdict]:
-        """Return verdicts on the awaited work: for each subject and kind of work the one with the largest excess."""
-        worst: dict[tuple[str, str, str, str], Verdict] = {}
-        for work in awaited_work:
-            verdict = judge_awaited_work(work, step, self._baselines, _floor(step, TRAJECTORY_SECONDS), first=first)
-            if verdict is not None:
-                key = (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name)
-                worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
-        return list(worst.values())
 
 
 def sort(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
@@ -291,71 +276,3 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
                 rests_on="counters" if straggler.evidence == "cpu" else "spans",
             )
     return list(worst.values())
-
-
-# -- What the causes of a step cost together: the combined savings of its verdicts --
-
-_BETWEEN = "between"
-ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
-"""Kinds of verdicts on rollouts."""
-_INTERVALS: tuple[str, ...] = ("loop", "process")
-"""Kinds of verdicts on intervals of the critical path, of which no two overlap."""
-
-
-def sum_savings(step: Step) -> float:
-    """Return the seconds that the causes of a step, and of what follows it, cost; 0 without verdicts.
-
-    Phases are sequential, so that what their causes cost adds up. A verdict whose phase is unknown may be about any of them. What follows the
-    step is apart from it, and its parts follow one another.
-    """
-    by_phase: dict[str, list[Verdict]] = {}
-    for verdict in step.verdicts:
-        if verdict.kind != _BETWEEN:
-            by_phase.setdefault(_phase(step, verdict), []).append(verdict)
-    unknown = _sum_phase(by_phase.pop("", []))
-    return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + sum_between(step)
-
-
-def sum_between(step: Step) -> float:
-    """Return by how many seconds the next step started late, 0 without verdicts on what follows a step."""
-    return min(step.between, sum(verdict.saved for verdict in step.verdicts if verdict.kind == _BETWEEN))
-
-
-def _sum_phase(verdicts: Iterable[Verdict]) -> float:
-    """Return what the causes of one phase cost together.
-
-    Several causes of one awaited trajectory followed one another, and together cost no more than its lead over the others. Intervals on the path
-    are apart from both. A verdict on the phase itself, or on a rank, may describe the same wait again.
-    """
-    intervals = work = saved = lead = same = 0.0
-    for verdict in verdicts:
-        if verdict.kind in _INTERVALS:
-            intervals += verdict.saved
-        elif verdict.kind in ROLLOUT:
-            work += verdict.seconds
-            saved = max(saved, verdict.saved)
-            lead = max(lead, verdict.lead)
-        else:
-            same = max(same, verdict.saved)
-    return max(intervals + max(saved, min(work, lead)), same)
-
-
-def sum_shared(step: Step) -> float:
-    """Return the seconds that the verdicts of a step have in common: each describes them as its own saving."""
-    return max(0.0, sum(verdict.saved for verdict in step.verdicts) - sum_savings(step))
-
-
-def _phase(step: Step, verdict: Verdict) -> str:
-    """Return the phase that a verdict is about, empty where it is unknown."""
-    if verdict.kind == "phase":
-        return verdict.subject
-    lengths: dict[str, int] = {}
-    for segment in step.path:
-        is_rank = verdict.kind == "rank" and segment.kind in ("worker", "call") and verdict.cause_name in segment.name
-        is_rollout = verdict.kind in ROLLOUT and (segment.trace_id or segment.kind in ("start", "poll"))
-        is_pause = verdict.kind == "process" and segment.kind == "paused" and segment.name == verdict.cause_name
-        if is_rank or is_rollout or is_pause:
-            lengths[segment.phase] = lengths.get(segment.phase, 0) + segment.end_ns - segment.start_ns
-    if lengths:
-        return max(lengths, key=lambda phase: lengths[phase])
-    return "gen" if verdict.kind in ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""

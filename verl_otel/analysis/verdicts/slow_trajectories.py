@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what awaited trajectories spent their time on, and which others were slow for the same reason; `judge` decides."""
+"""Measures what awaited trajectories did, and which others were slow for the same reason; `judge` decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import Part, Segment, Step, Trajectory
+from verl_otel.analysis.model import Segment, Trajectory
 from verl_otel.analysis.traces.timeline import NOT_KEPT
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.baselines import FEW_PEERS, SAMPLE, Baseline, Baselines, Key, measure
@@ -228,7 +228,15 @@ def _make_awaited_work(
 ) -> AwaitedWork:
     peers = [*again, *(other for _, spans in other_spans for other in spans)]
     elsewhere = [other for other in peers if other.instance != span.instance] if what[0] in SERVED else []
-    late, rest_ns = _find_late(wait, other_spans, floor)
+    late: list[SlowTrajectory] = []
+    rest_ns = None
+    for end, spans in other_spans:
+        long = [other for other in spans if other.length_ns >= floor * 1e9]
+        if long:
+            instance = max(long, key=_length).instance
+            late.append(SlowTrajectory(end, instance, tuple([other.length_ns / 1e9 for other in long])))
+        elif rest_ns is None or end > rest_ns:
+            rest_ns = end
     return AwaitedWork(
         wait,
         awaited.label,
@@ -243,8 +251,8 @@ def _make_awaited_work(
         measure([other.length_ns / 1e9 for other in peers]),
         measure([other.length_ns / 1e9 for other in elsewhere]),
         tuple(other.cut(wait.begin_ns) / 1e9 for other in again),
-        late,
-        rest_ns,
+        tuple(late),
+        wait.begin_ns if rest_ns is None else rest_ns,
         awaited.stopped,
         tuple(
             (one.end_ns - one.start_ns) / 1e9
@@ -255,56 +263,8 @@ def _make_awaited_work(
     )
 
 
-def _find_late(
-    wait: Wait, other_spans: Iterable[tuple[int, Sequence[Span]]], floor: float
-) -> tuple[tuple[SlowTrajectory, ...], int]:
-    """Return the other slow trajectories, and the end of the last of the remaining ones."""
-    late: list[SlowTrajectory] = []
-    least, rest = floor * 1e9, None
-    for end, spans in other_spans:
-        long = [span for span in spans if span.length_ns >= least]
-        if long:
-            instance = max(long, key=_length).instance
-            late.append(SlowTrajectory(end, instance, tuple([span.length_ns / 1e9 for span in long])))
-        elif rest is None or end > rest:
-            rest = end
-    return tuple(late), wait.begin_ns if rest is None else rest
-
-
 def _is_cold(span: Span, peers: Iterable[Span]) -> bool:
     """Return whether a span started before the first one of its kind in its process had finished."""
     instance, _, begin, end, _ = span
     times = [(start, stop) for where, _, start, stop, _ in peers if where == instance]
     return begin <= min([(begin, end), *times])[1]
-
-
-# -- Steps that waited for a single trajectory; a report lists them first, whether or not that was unusual --
-
-MAX_WAITS: Final = 2
-"""Trajectories on the critical path above which a step runs them one after the other: then it waits for each, and verdicts compare them."""
-NOTABLE_SHARE: Final = 0.2
-"""Minimum share of a step for the wait for one trajectory to be reported."""
-
-
-class SingleWait(NamedTuple):
-    """One step that waited for one trajectory."""
-
-    step: Step
-    trajectory: Trajectory
-    part: Part
-    """The part that the trajectory spent most of its time on."""
-    lead: float
-    """Seconds by which the step would have been shorter without it."""
-
-
-def find_single_wait(step: Step) -> SingleWait | None:
-    """Return the trajectory that a step waited noticeably for alone; None if there is none."""
-    lead = next((saving.seconds for saving in step.savings if saving.what == "slowest"), 0.0)
-    if step.interrupted or step.members < 2 or lead <= 0 or lead < NOTABLE_SHARE * step.seconds or not step.slowest:  # noqa: PLR2004 - one has no other to be later than
-        return None
-    if len({segment.trace_id for segment in step.path} - {0}) > MAX_WAITS:
-        return None
-    last = max(step.slowest, key=lambda trajectory: trajectory.end_ns)
-    if not last.parts:
-        return None
-    return SingleWait(step, last, max(last.parts, key=lambda part: part.seconds), lead)

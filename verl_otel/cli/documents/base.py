@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that commands print with ``--json``, one class each: keys, types and descriptions are part of the public interface.
+"""The documents that commands print with ``--json``, one class each: all of it is part of the public interface.
 
-Durations are in seconds, times in seconds since 1970 unless a description says otherwise, ids in hexadecimal. Unknown values are null.
+Durations are in seconds, times in seconds since 1970 unless a description says otherwise, ids in hexadecimal. Unknown
+values are null.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ Missing = Annotated[tuple[str, ...], about("sentences about data that is not the
 Orphans = Annotated[int, about("spans whose parent is in no file")]
 Folders = Annotated[tuple[str, ...], about("folders, or files, that were read")]
 Attempt = Annotated[int, about("attempt of the run, from 1")]
-Repeated = Annotated[bool, about("a later attempt went on from an earlier checkpoint: it trains it again, or ended before")]  # fmt: skip
+Repeated = Annotated[
+    bool, about("a later attempt went on from an earlier checkpoint, and trains it again or ended before")
+]
 Failed = Annotated[bool, about("it ended with an exception, or was interrupted")]
 Interrupted = Annotated[bool, about("it was cut off from outside, as by Ctrl-C")]
 ErrorType = Annotated[str, about("type of the exception; empty: none")]
@@ -70,7 +73,7 @@ Phases = Annotated[dict[str, float], about("seconds by phase, within the step")]
 
 
 def fill(kind: type[Kind], record: object, /, **others: Any) -> Kind:
-    """Return a document with the attributes of a record that have the names of its keys; records in it become documents, too.
+    """Return a document with the attributes of a record that are called as its keys; records in it become documents.
 
     Args:
         kind: Class of the document.
@@ -179,6 +182,16 @@ class Summed(Document):
 def sum_parts(parts: Iterable[tuple[str, str, int]]) -> list[Summed]:
     """Return parts in nanoseconds as rows in seconds."""
     return [Summed(kind=kind, name=name, seconds=nanoseconds / 1e9) for kind, name, nanoseconds in parts]
+
+
+class HeldSteps(Document):
+    """Steps of one run."""
+
+    steps: Annotated[int, about("that took longer than usual")]
+    late: Annotated[int, about("steps after which the next one started late")]
+    of: Annotated[int, about("all steps")]
+    seconds: Annotated[float, about("by how much, in all")]
+    text: Annotated[str, about("the same as a sentence")]
 
 
 class OffPolicy(Document):

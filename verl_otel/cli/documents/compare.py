@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from verl_otel.analysis import comparison
-from verl_otel.cli.documents.base import Answer, Document, Number, RunId, about, fill
+from verl_otel.cli.documents.base import Answer, Document, HeldSteps, Number, RunId, about, fill
 from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.wording import describe_held
 
@@ -61,22 +61,17 @@ class Contribution(Document):
     names: tuple[Name, ...]
 
 
-class HeldSteps(Document):
+class HeldOfRun(HeldSteps):
     """Steps of one run."""
 
-    steps: Annotated[int, about("that took longer than usual")]
-    late: Annotated[int, about("steps after which the next one started late")]
-    of: Annotated[int, about("all steps")]
-    seconds: Annotated[float, about("by how much, in all")]
-    text: Annotated[str, about("the same as a sentence")]
     verdict: Annotated[str | None, about("the largest cause, with its step")]
 
 
 class Held(Document):
     """Steps that something delayed, of all steps."""
 
-    a: HeldSteps
-    b: HeldSteps
+    a: HeldOfRun
+    b: HeldOfRun
 
 
 class RunResources(Document):
@@ -134,7 +129,7 @@ class Compare(Answer):
     has_gpu: Annotated[bool, about("false: the devices of both runs are ranks on CPUs")]
     notes: Annotated[tuple[str, ...], about("differences in kind, and what was left out")]
     conditions: tuple[Condition, ...]
-    next: Annotated[tuple[str, ...], about("the commands that explain the two runs, first the one in which more was lost")]  # fmt: skip
+    next: Annotated[tuple[str, ...], about("commands that explain the two runs, first the one that lost more")]
 
 
 def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, object]], a: str, b: str) -> Compare:
@@ -146,13 +141,13 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
         a: What a command takes to read A.
         b: The same for B.
     """
-    lost_a, lost_b = (each.sums.seconds for each in compared.held)
+    lost_a, lost_b = (each.seconds for each in compared.held)
     held = [
         fill(
-            HeldSteps,
-            each.sums,
-            steps=each.sums.long,
-            text=describe_held(each.sums),
+            HeldOfRun,
+            each,
+            steps=each.long,
+            text=describe_held(each),
             verdict=None if each.worst is None else verdict_line(each.worst),
         )
         for each in compared.held

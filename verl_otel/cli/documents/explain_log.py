@@ -26,13 +26,16 @@ from verl_otel.cli.documents.base import (
     about,
     fill,
 )
-from verl_otel.cli.documents.learning import Finding, Move, Signal, describe
+from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
 
 START: Final = "VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ..."
 UNKNOWN: Final = (
-    "which trajectory, tool call, turn, server or rank a step waited for, and why GPUs were idle: the log has sums of a step, no spans",
+    (
+        "which trajectory, tool call, turn, server or rank a step waited for, and why GPUs were idle: "
+        "the log has sums of a step, no spans"
+    ),
     "the time between two steps (logging, loading data, own code): the logger writes no time stamps",
 )
 
@@ -107,6 +110,8 @@ class ExplainLog(Answer):
     profile: Annotated[str, about("profile of the thresholds")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
     reward_move: Move
+    window: Window
+    cut: Cut
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
     off_policy: OffPolicy | None
@@ -163,7 +168,7 @@ def make_explain_log(log: TrackedLog, learning: Learning, chosen: Sequence[model
 
 
 def advise_on(verdict: model.Verdict) -> str:
-    """Return what to do about a slow phase; what it waited for is not in the log unless the phase is one kind of work."""
+    """Return what to do about a slow phase, whose cause the log has only if the phase is one kind of work."""
     if verdict.cause in ("phase", "step"):
         where = "between its phases" if verdict.cause == "step" else f"in {verdict.subject}"
         return f"train again with VERL_OTEL_ENABLED=1, which records what the step waits for {where}"

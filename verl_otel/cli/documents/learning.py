@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from verl_otel.cli.documents.base import Document, about, fill
 from verl_otel.cli.learning import ADVICE, advise, describe_progress
 from verl_otel.guards import wording
 from verl_otel.health import signals
+
+COURSES: Final = {1: "rises", 0: "no trend", -1: "falls"}
+"""Words for `signals.Signal.course`."""
 
 
 class Signal(Document):
@@ -24,7 +27,9 @@ class Signal(Document):
     high: float
     high_step: int
     trend: Annotated[float | None, about("Kendall's tau, -1 (falls) to 1 (rises)")]
-    course: Annotated[int, about("1: rises, -1: falls, 0: neither beyond what noise alone has")]
+    course: Annotated[
+        str, about("rises, falls or no trend, which noise alone may have, too; empty: it has too few values")
+    ]
     not_finite: Annotated[int, about("steps in which it was NaN or infinite")]
 
 
@@ -50,7 +55,7 @@ class Change(Document):
 
 
 class RewardMove(Document):
-    """The largest move of the mean reward with its components; where it stayed, that of the component that moved most."""
+    """The largest move of the mean reward with its components; where it stayed, of the one that moved most."""
 
     first: Annotated[tuple[int, ...], about("first and last step of the window before")]
     last: Annotated[tuple[int, ...], about("first and last step of the window after")]
@@ -66,13 +71,24 @@ Move = Annotated[
 ]
 
 
+Window = Annotated[int, about("number of the first, and of the last steps of which signals have the mean")]
+Cut = Annotated[
+    float | None, about("share of the last responses that were cut off, where only a stricter profile warns of it")
+]
+
+
 def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
-    """Return the keys ``profile``, ``progress``, ``reward_move``, ``signals`` and ``findings`` of a document."""
+    """Return the keys of a document that are about the learning."""
     return {
         "profile": learning.profile.name,
         "progress": describe_progress(learning.progress) if learning.progress else "",
         "reward_move": learning.move,
-        "signals": [fill(Signal, signal) for signal in learning.signals],
+        "window": signals.find_window(learning.steps),
+        "cut": learning.cut,
+        "signals": [
+            fill(Signal, signal, course="" if signal.trend is None else COURSES[signal.course])
+            for signal in learning.signals
+        ],
         "findings": [
             fill(
                 Finding,

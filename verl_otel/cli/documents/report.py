@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean
 from typing import Annotated, Any
 
 from verl_otel.analysis import model, scalars
-from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
-from verl_otel.cli import run_selection
+from verl_otel.analysis.findings import find_single_wait
+from verl_otel.cli import headlines, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
@@ -18,14 +20,25 @@ from verl_otel.cli.documents.base import (
     Folders,
     Interrupted,
     Missing,
+    Number,
     Orphans,
     Phases,
     Repeated,
     RunId,
+    State,
     about,
     fill,
 )
-from verl_otel.semconv import attributes as attr
+from verl_otel.cli.documents.explain import (
+    Part,
+    StartUp,
+    Unfinished,
+    Wait,
+    make_start_ups,
+    make_unfinished,
+    make_wait,
+)
+from verl_otel.cli.formatting import headline
 
 
 class Step(Document):
@@ -40,18 +53,12 @@ class Step(Document):
     error: ErrorType
     phases: Phases
     no_phase: Annotated[float, about("seconds outside of phases")]
+    rollouts: Annotated[
+        float, about("seconds from the start of gen to the end of its rollouts; 0: unknown, or they had ended before")
+    ]
+    unnoticed: Annotated[float, about("seconds from then to the end of gen")]
     between: Annotated[float, about("seconds to the next step, ended or not, or to the last record of the run")]
     trajectories: Annotated[tuple[str, ...], about("trace ids of those that it trained on")]
-
-
-class Part(Document):
-    """What a trajectory spent its time on."""
-
-    kind: Annotated[str, about("llm, tool, reward, wait and others")]
-    name: Annotated[str, about("tool or model")]
-    seconds: float
-    calls: Annotated[int, about("number of calls")]
-    turn: Annotated[int | None, about("turn of the longest call")]
 
 
 class Trajectory(Document):
@@ -65,44 +72,49 @@ class Trajectory(Document):
     seconds: float
     score: float | None
     failed: bool
+    cancelled: bool
+    whole: Annotated[bool, about("false: only its root span was kept")]
+    label: Annotated[str, about("short name: prompt and number in its group")]
     parts: tuple[Part, ...]
 
 
-class Wait(Document):
-    """Steps that waited for one trajectory, the longest wait first."""
+class Headline(Document):
+    """What the run is about, the most important first: failures, dead processes and delays."""
 
-    step: int | None
-    trajectory: Annotated[str, about("trace id")]
-    lead: Annotated[float, about("seconds that only this one was waited for")]
-    part: Part
-
-
-class OpenSpan(Document):
-    """Its open spans."""
-
-    name: str
-    age: float
-    last_child: str
+    text: str
+    step: Annotated[int | None, about("number of the step that it is about")]
+    next: Annotated[str, about("what to do about it; empty: nothing, or unknown")]
+    saved: Annotated[
+        float | None, about("seconds by which its cause made the step longer; null: it is no delay, or unknown")
+    ]
+    is_finding: Annotated[bool, about("it is unusual in this run")]
 
 
-class Unfinished(Document):
-    """Processes with open spans."""
+class Rewards(Document):
+    """Means of the reward over the first and the last third of the steps that have one."""
 
-    process: str
-    pid: str
-    dead: Annotated[bool, about("it was silent while others wrote")]
-    silent: Annotated[float, about("seconds")]
-    work: tuple[OpenSpan, ...]
+    steps: Annotated[int, about("steps of a third")]
+    first: float
+    last: float
 
 
 class Report(Answer):
     """Where the time of a run went."""
 
     run_id: RunId
+    name: Annotated[str, about("what commands take to read this run again")]
+    state: State
+    headline: Annotated[
+        tuple[str, ...], about("project, experiment and trainer in words, empty: unknown; then the counts")
+    ]
+    findings: tuple[Headline, ...]
     facts: Annotated[dict[str, Any], about("run.json: attempts, project, experiment, configuration")]
     steps: tuple[Step, ...]
+    start_up: tuple[StartUp, ...]
     trajectories: tuple[Trajectory, ...]
-    reward: Annotated[dict[str, float | None], about("mean reward by step; null: no finite number")]
+    slowest: Annotated[tuple[str, ...], about("trace ids of the slowest ones of the run, the slowest first")]
+    rewards: Rewards | None
+    reward: Annotated[dict[str, Number], about("mean reward by step; null: no finite number")]
     waits: tuple[Wait, ...]
     unfinished: tuple[Unfinished, ...]
     missing: Missing
@@ -114,43 +126,52 @@ class Report(Answer):
 def make_report(run: model.Explanation) -> Report:
     """Return the report on a run.
 
-    For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some steps.
+    For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some
+    steps.
     """
     waits = [wait for step in run.steps if (wait := find_single_wait(step)) is not None]
+    name, reward = run_selection.name_run(run), scalars.find_rewards(run.series)
     return fill(
         Report,
         run,
-        facts=run.manifest,
-        steps=[
-            fill(
-                Step,
-                step,
-                phases={phase.key: phase.seconds for phase in step.phases},
-                trajectories=[f"{trace_id:032x}" for trace_id in step.trajectories],
-            )
-            for step in run.steps
+        name=name,
+        headline=list(headline(run)),
+        findings=[
+            fill(Headline, line, step=line.step.number if line.step else None, next=line.advice)
+            for line in headlines.find_headlines(run)
         ],
+        facts=run.manifest,
+        steps=[_make_step(step) for step in run.steps],
+        start_up=make_start_ups(run),
         trajectories=[
             fill(Trajectory, each, trace_id=f"{each.trace_id:032x}", index=each.rollout_index)
             for each in _choose_trajectories(run)
         ],
-        reward=scalars.find_rewards(run.series),
-        waits=[
-            fill(Wait, wait, step=wait.step.number, trajectory=f"{wait.trajectory.trace_id:032x}")
-            for wait in sorted(waits, key=lambda wait: -wait.lead)
-        ],
-        unfinished=[
-            fill(
-                Unfinished,
-                each,
-                process=each.process.instance,
-                pid=each.process.resource.text(attr.PROCESS_ID),
-                work=[OpenSpan(name=work.span.name, age=work.age, last_child=work.last_child) for work in each.work],
-            )
-            for each in run.completeness.unfinished
-        ],
-        next=[f"verl-otel explain {run_selection.name_run(run)}"],
+        slowest=[f"{each.trace_id:032x}" for each in run.slowest],
+        rewards=_compare_thirds(list(reward.values())),
+        reward=reward,
+        waits=[make_wait(wait) for wait in sorted(waits, key=lambda wait: -wait.lead)],
+        unfinished=make_unfinished(run),
+        next=[f"verl-otel explain {name}"],
     )
+
+
+def _make_step(step: model.Step) -> Step:
+    is_known = step.rollouts_end_ns and step.gen_end_ns and step.rollouts_end_ns >= step.gen_start_ns
+    return fill(
+        Step,
+        step,
+        phases={phase.key: phase.seconds for phase in step.phases},
+        rollouts=(step.rollouts_end_ns - step.gen_start_ns) / 1e9 if is_known else 0.0,
+        unnoticed=max(0.0, (step.gen_end_ns - step.rollouts_end_ns) / 1e9) if is_known else 0.0,
+        trajectories=[f"{trace_id:032x}" for trace_id in step.trajectories],
+    )
+
+
+def _compare_thirds(rewards: Sequence[float]) -> Rewards | None:
+    """Return the means of the first and the last third; None if a third is one step: two differ by chance."""
+    third = len(rewards) // 3
+    return Rewards(steps=third, first=fmean(rewards[:third]), last=fmean(rewards[-third:])) if third > 1 else None
 
 
 def _choose_trajectories(run: model.Explanation) -> list[model.Trajectory]:

@@ -38,7 +38,7 @@ class Discover(Answer):
     """The targets of the runs."""
 
     targets: tuple[Target, ...]
-    next: Annotated[tuple[str, ...], about("the command that collects from the targets, or that says why there is none")]  # fmt: skip
+    next: Annotated[tuple[str, ...], about("the command that collects from the targets, or says why there is none")]
 
 
 class GuardStop(Document):

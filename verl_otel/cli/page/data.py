@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
-from verl_otel.analysis.findings import Excess, find_excesses, find_of_step, sum_held
+from verl_otel.analysis.findings import Excess, find_excesses, find_of_step
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import (
     Activity,
@@ -33,9 +33,8 @@ from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
 from verl_otel.cli.documents.base import fill, to_plain
 from verl_otel.cli.documents.compare import make_compare
-from verl_otel.cli.documents.explain import make_explain, make_step
+from verl_otel.cli.documents.explain import Part, make_explain, make_step
 from verl_otel.cli.documents.levers import make_levers
-from verl_otel.cli.documents.report import Part
 from verl_otel.cli.levers import REPLAYED_ITEMS, choose, describe_interval
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
@@ -76,7 +75,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
     described: dict[str, Any] = {
         "id": run.run_id,
         "state": run.state or "no end seen",
-        "headline": [line for line in formatting.headline(run) if line],
+        "headline": list(filter(None, explained.headline)),
         "start": run.start_ns / 1e9,
         "end": run.end_ns / 1e9,
         "counts": explained.counts,
@@ -84,7 +83,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "planned": find_planned(run.manifest),
         "has_gpu": run.has_gpu,
         "findings": list_findings(run),
-        "held": wording.describe_held(sum_held(run.steps)) if any(step.verdicts for step in run.steps) else "",
+        "held": explained.held.text if explained.counts["held"] else "",
         "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
         "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
         "progress": explained.progress,
@@ -288,9 +287,8 @@ def describe_step(run: Explanation, index: int, excess: Excess | None = None) ->
         excess: By how much it took longer than usual; None: it is computed.
     """
     step = run.steps[index]
-    names = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
     excess = excess or find_excesses(run.steps, [step])[0]
-    document = make_step(run, step._replace(path=shorten(step.path)), excess)
+    document = make_step(run, step, excess, shorten(step.path))
     described = {
         **to_plain(document),
         "index": index,
@@ -305,7 +303,6 @@ def describe_step(run: Explanation, index: int, excess: Excess | None = None) ->
         ],
         "shorter": list(wording.describe_savings(step.savings, step.seconds)),
         "late": list(map(wording.describe_straggler, step.stragglers[:50])),
-        "labels": {f"{trace_id:032x}": label for trace_id, label in names.items()},
         "parts": len(step.path),
         "members": step.members or len(step.trajectories),
         "quantiles": step.quantiles,
