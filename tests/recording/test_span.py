@@ -121,11 +121,10 @@ def test_a_discarded_span_leaves_nothing(recorded, is_outside):
 
 
 def test_a_phase_between_two_steps_of_an_own_loop_is_a_span(recorded):
-    """A checkpoint there delays the next step."""
+    """A checkpoint there delays the next step, from the first one on."""
     for number in range(1, 3):
         with verl_otel.step(number):
             pass
-        assert recorded.spans  # collects: the loop has begun
         with verl_otel.phase("save_checkpoint"):
             pass
     assert [span.name for span in recorded.spans] == ["verl.step", "verl.phase.save_checkpoint"] * 2
