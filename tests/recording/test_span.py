@@ -120,6 +120,14 @@ def test_a_discarded_span_leaves_nothing(recorded, is_outside):
     assert not RECORDER.opened
 
 
+def test_a_phase_outside_of_everything_makes_no_trace(recorded):
+    """It is measured: neither a span nor ids, which cost as much as the rest of it."""
+    with verl_otel.phase("gen") as phase:
+        pass
+    assert recorded.spans == [] and phase.ids is None
+    assert recorded.value("verl.phase.duration", verl_phase="gen") == 1
+
+
 def test_a_phase_between_two_steps_of_an_own_loop_is_a_span(recorded):
     """A checkpoint there delays the next step, from the first one on."""
     for number in range(1, 3):
