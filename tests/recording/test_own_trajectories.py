@@ -188,6 +188,18 @@ def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
     assert values(recorded, "mean", "max") == {"mean": 0.5, "max": 1.0}
 
 
+def test_trajectories_between_steps_belong_to_the_step_that_they_name(recorded):
+    """The phase around them is in no step: it has not submitted them."""
+    with verl_otel.step(1):
+        roll_out(0, 9.0)
+    with verl_otel.phase("gen"), verl_otel.span("prefetch"), verl_otel.trajectory("p", 1, step=2):
+        compute_score(0.5)
+    with verl_otel.step(2):
+        pass
+    assert submitters(recorded)[1] == []
+    assert values(recorded, "mean") == {"mean": 0.5}
+
+
 def stop_with(error, score):
     """A trajectory that an exception leaves after its score is known."""
     span = verl_otel.trajectory("p", 1)

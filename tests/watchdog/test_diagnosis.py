@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.watchdog.snapshots import PEERS, SnapshotBuilder
+from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.watchdog import diagnosis, reporter
 from verl_otel.watchdog.overdue import DIED, FROZEN, STOPPED, could_be_overdue
 
@@ -148,6 +149,15 @@ def test_the_rank_that_has_not_begun_is_named_for_those_that_wait_in_the_collect
     text = reporter.format_incident(builder.build(), finding, None, "")
     assert text.startswith("STALL rank 2, rank-2 (pid ")
     assert "has not begun verl.call update_actor" in text
+
+
+@pytest.mark.parametrize(("longest", "words"), [(0.00171, "0.00171 s"), (2.0, "2 s"), (3725.4, "3725 s")])
+def test_seconds_are_written_without_an_exponent(builder, longest, words):
+    """Steps may take hours."""
+    builder.peers("verl.step", peers=DurationStats(1, (longest,)))
+    row = builder.open("trainer-0", "verl.step", 90_000)
+    finding = diagnosis.Finding("overdue", "trainer-0", row, ())
+    assert f", the longest before took {words}" in reporter.format_incident(builder.build(), finding, None, "")
 
 
 def test_a_rank_that_has_answered_already_is_not_missing(builder):

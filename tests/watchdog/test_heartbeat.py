@@ -105,6 +105,23 @@ def test_progress_before_a_span_was_listed_counts(resting, monkeypatch):
         assert [suspect.name for suspect in resting._find_suspects({})] == names
 
 
+def test_a_clock_that_is_set_back_does_not_end_the_search(resting, monkeypatch):
+    """By an hour: a span that began after that is listed when it is old, and not an hour later."""
+    written = []
+    monkeypatch.setattr(heartbeat.process_reports, "write", lambda _, report: written.append(report.suspects))
+    monkeypatch.setattr(
+        resting,
+        "_describe",
+        lambda peers, suspects: SimpleNamespace(peers=peers, suspects=suspects, drain_thread=resting._drain_thread),
+    )
+    now = time.time_ns()
+    resting._write_report()
+    monkeypatch.setattr(heartbeat.time, "time_ns", lambda: now - 3600 * 10**9)
+    resting._open = (open_span(now - 3600 * 10**9, overdue.QUIET + 1.0),)
+    resting._write_report()
+    assert [len(suspects) for suspects in written] == [0, 1]
+
+
 def test_without_open_spans_nothing_is_waited_for(resting, monkeypatch):
     """However long it rests."""
     assert not list(resting._find_suspects({}))

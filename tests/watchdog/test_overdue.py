@@ -53,10 +53,18 @@ def test_the_limit_is_bounded_by_the_longest_peer(durations):
         ([2.0] * 9, [25.0], 1, 2.0),
         ([2.0] * 9, [25.0] * 8, 1, 2.0),
         ([2.0] * 9, [25.0] * 9, 1, 25.0),
+        ([2.0] * 9, [25.0] * 16, 1, 25.0),
         ([2.0] * 9, [25.0] * 3, 3, 25.0),
         ([], [25.0], 1, None),
     ],
-    ids=["one hung", "as many as a node has ranks", "all take that long", "reported again and again", "the first hung"],
+    ids=[
+        "one hung",
+        "as many as a node has ranks",
+        "all take that long",
+        "no shorter one is held",
+        "reported again and again",
+        "the first hung",
+    ],
 )
 def test_what_was_reported_is_no_peer(before, then, reports, expected):
     """What hung for long does not make the next hang usual, until it is plain that the work is slow. Its process lists the next one as soon."""

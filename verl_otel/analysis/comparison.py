@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from verl_otel._internal import printable
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
 from verl_otel.analysis.findings import Held, sum_held
@@ -466,8 +467,8 @@ def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequenc
             lengths = significance.describe([step.seconds for step in steps])
             if abs(lengths.typical / lengths.median - 1) > UNLIKE:
                 yield (
-                    f"steps of {name} are of more than one kind: the median is {lengths.median:.3g} s, "
-                    f"the mean without the extremes {lengths.typical:.3g} s"
+                    f"steps of {name} are of more than one kind: the median is {printable.seconds(lengths.median)}, the mean without the "
+                    f"extremes {printable.seconds(lengths.typical)}"
                 )
 
 

@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Series, Step, Verdict
@@ -43,12 +44,15 @@ def name_reads(steps: Iterable[Step], series: Iterable[Series]) -> tuple[Step, .
 
     Writes name nothing: the raylet logs them too rarely to be those of one step.
     """
-    rises = list(_find_rises(series, RAY_SPILL_TIME, "read"))
+    rises = sorted(_find_rises(series, RAY_SPILL_TIME, "read"))
     if not rises:
         return tuple(steps)
+    times_ns = [time_ns for time_ns, _ in rises]
+    sums = [0.0, *accumulate(rise for _, rise in rises)]
     named = []
     for step in steps:
-        length = sum(rise for time_ns, rise in rises if step.start_ns < time_ns <= step.end_ns + LATE_NS)
+        begin, end = bisect_right(times_ns, step.start_ns), bisect_right(times_ns, step.end_ns + LATE_NS)
+        length = sums[end] - sums[begin]
         named.append(step._replace(verdicts=tuple(_name(verdict, length) for verdict in step.verdicts)))
     return tuple(named)
 

@@ -546,8 +546,8 @@ class _Loop:
     last_state = RunState.FINISHED
     """How the last step ended."""
     last_stop = 0.0
-    last_number = 0
-    """Of the step that began last."""
+    last_number: int | None = None
+    """Of the step that began last; None before the first one."""
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
     ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
 
@@ -574,10 +574,9 @@ def number_step(span: Span) -> None:
     """Give a step that begins without a number the one after the step that began before, as ``@verl_otel.step`` cannot have one; and its rank."""
     number = span.attributes.get(attr.STEP_NUMBER)
     if number is None:
-        number = _Loop.last_number + 1
+        number = (_Loop.last_number or 0) + 1
         span.set_attribute(attr.STEP_NUMBER, number)
-    if type(number) is int:
-        _Loop.last_number = number
+    _Loop.last_number = number if type(number) is int else _Loop.last_number or 0
     rank = find_rank(os.environ)  # a library may set it after telemetry has begun
     if rank is not None:
         span.set_attribute(attr.RANK, rank)
@@ -624,7 +623,7 @@ def has_step() -> bool:
 
 def is_between_steps() -> bool:
     """Return whether this process has an own loop that is in no step. Phases of it are spans: a checkpoint delays the next step."""
-    return _Loop.began and not any(span.site.spec.verb == "step" for span in RECORDER.opened)
+    return _Loop.last_number is not None and not any(span.site.spec.verb == "step" for span in RECORDER.opened)
 
 
 def take_ended() -> list[EndedStep]:
@@ -660,7 +659,7 @@ def _find_end_of_program() -> RunState | None:
 def clear() -> None:
     """Discard everything that was recorded: a session begins."""
     _clear_trajectories()
-    _Loop.last_stop, _Loop.last_number = 0.0, 0
+    _Loop.last_stop, _Loop.last_number = 0.0, None
     _Loop.phases, _Loop.ended = deque(maxlen=MAX_PHASES), deque(maxlen=MAX_ENDED)
 
 

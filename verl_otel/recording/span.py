@@ -434,9 +434,10 @@ class Span:
             RECORDER.note_loop()
 
     def _link_submitter(self) -> None:
-        """Link a trajectory to the span around it; in a thread without a context, to the step that is open, if it is the only one."""
+        """Link a trajectory to the span around it, unless that is in no step; without a context, to the step that is open, if it is the only one."""
         if self.site.spec.verb == "trajectory":
-            context = CONTEXT.span_of(self.outer).get_span_context()
+            outer = {} if _is_between_steps(self.outer) else self.outer
+            context = CONTEXT.span_of(outer).get_span_context()
             if not context.is_valid and not self.site.hook and attr.STEP_NUMBER not in (self._attributes or ()):
                 steps = [span for span in RECORDER.opened if span.site.spec.verb == "step"]
                 if len(steps) == 1:
@@ -873,6 +874,14 @@ def local_span(context: Any) -> Span | None:
         return context
     span = context.get(context_access().key) if context else None
     return span if isinstance(span, Span) else None
+
+
+def _is_between_steps(context: Any) -> bool:
+    """Return whether a context is that of a phase between two steps, which submits nothing: no step has its trace."""
+    span = local_span(context)
+    while span is not None and (outer := span._parent()) is not None:
+        span = outer
+    return span is not None and span.site.spec.verb == "phase" and not span.resolve().parent_id
 
 
 def without_leaked(context: Any) -> Any:

@@ -58,7 +58,8 @@ def measure(span: Span, seconds: float, state: str | None = None) -> Histogram |
         verb = spec.verb
         if verb == "timed":  # a sampled timer has measured every call when it ended
             return histogram
-        validate = find_validation(span, state)
+        # The others may be in no trace, as a phase outside of steps, and ids cost as much as the rest of it.
+        validate = find_validation(span, state) if spec.duration in _WITH_VALIDATION else ""
         if histogram is None and spec.duration and not (verb == "step" and own_loop.is_repeated(span)):
             histogram = _find(span, validate)
         if histogram is not None:
@@ -76,8 +77,6 @@ def _find(span: Span, validate: str) -> Histogram:
     """Return the histogram of a span's verb with its labels. It is cached at the site for spans without labels of their own."""
     site, own, detail = span.site, span._attributes, span._detail
     spec = site.spec
-    if spec.duration not in _WITH_VALIDATION:
-        validate = ""
     if detail is not None and detail.error:
         labels = (*_select_labels(span.attributes, spec.labels), *_VALIDATION_LABELS[validate])
         if spec.duration in _WITH_ERROR:

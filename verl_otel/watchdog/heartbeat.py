@@ -270,7 +270,7 @@ class Heartbeat(Exporter):
             if (
                 (written is not None and written.suspects)
                 or now >= self._next_suspect_ns
-                or now - self._searched_ns >= SEARCH_SECONDS * 1e9
+                or abs(now - self._searched_ns) >= SEARCH_SECONDS * 1e9  # the clock may have been set back
             ):
                 suspects = tuple(self._find_suspects(peers))
             if (

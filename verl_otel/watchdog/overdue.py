@@ -146,10 +146,12 @@ class HungWork:
                 ended, top = peers[name]
                 kept = tuple(seconds for seconds in top if seconds <= reported[0])
                 hung = len(top) - len(kept)
-                if not kept:
-                    del usual[name]
-                elif hung <= MAX_HUNG:
+                if hung > MAX_HUNG:
+                    continue
+                if kept:
                     usual[name] = DurationStats(ended - hung, kept)
+                else:
+                    del usual[name]
         return usual
 
 
