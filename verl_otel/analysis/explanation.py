@@ -47,7 +47,7 @@ def describe(
     run_id = manifest.get("run_id") or (processes[0].resource.text(attr.RUN_ID) if processes else folders[0].name)
     steps, unused = aggregator.settled_steps()
     steps = spilling.name_reads(steps, series)
-    series = add_rewards(series, steps)
+    series = add_rewards(series, steps, is_distributed=aggregator.is_distributed)
     start_ns, end_ns = _bounds(aggregator, series, run_events)
     has_gpu = _check_gpus(aggregator, processes, series, manifest, problems)
     gaps = completeness.find(aggregator.tally, processes, aggregator.opened, manifest)
@@ -75,15 +75,20 @@ def describe(
     )
 
 
-def add_rewards(series: tuple[Series, ...], steps: Iterable[Step]) -> tuple[Series, ...]:
-    """Return the scalars with the mean reward of steps of an own loop whose process did not know it, because other processes ran the trajectories."""
+def add_rewards(series: tuple[Series, ...], steps: Sequence[Step], *, is_distributed: bool) -> tuple[Series, ...]:
+    """Return the scalars with the mean reward of steps of an own loop whose process did not know it, because other processes ran the trajectories.
+
+    Each rank of a distributed loop records the mean of its own ones only.
+    """
     recorded = next((one for one in series if one.name == AVERAGE_REWARD), Series(AVERAGE_REWARD, (), (), ()))
-    known = dict(zip(recorded.times_ns, recorded.values, strict=True))
+    is_partial = is_distributed and any(step.reward is not None for step in steps)
+    known = {} if is_partial else dict(zip(recorded.times_ns, recorded.values, strict=True))
     found = {step.end_ns: step.reward for step in steps if step.reward is not None and step.end_ns not in known}
     if not found:
         return series
     times, values = zip(*sorted({**known, **found}.items()), strict=True)
-    return (*(one for one in series if one is not recorded), recorded._replace(times_ns=times, values=values))
+    others = (one for one in series if one is not recorded and not (is_partial and one.name == AVERAGE_REWARD))
+    return (*others, recorded._replace(times_ns=times, values=values))
 
 
 def _check_gpus(
