@@ -93,7 +93,13 @@ def test_a_step_that_all_ranks_record_is_one_step(tmp_path, late):
             begin = number * 10 + 0.01 * index
             slow = 4 if (number, index) == (5, late) else 0
             member = stories.trajectory(
-                rank, begin + 0.1, begin + 2 + slow, uid=f"u{number}", index=index, step=number, verl__reward__score=index
+                rank,
+                begin + 0.1,
+                begin + 2 + slow,
+                uid=f"u{number}",
+                index=index,
+                step=number,
+                verl__reward__score=index,
             )
             rank.scalar("verl.average_reward", begin + 7 + index / 100, index)
             phases = [("gen", begin, begin + 2 + slow), ("update", begin + 2 + slow, begin + 7 + index / 100)]

@@ -26,7 +26,7 @@ from verl_otel.analysis.model import (
 )
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
-from verl_otel.analysis.verdicts import off_policy, own_workers
+from verl_otel.analysis.verdicts import blocked_loops, off_policy, own_workers
 from verl_otel.analysis.verdicts.slow_trajectories import SingleWait
 from verl_otel.cli.documents.base import OffPolicy
 from verl_otel.cli.documents.explain import (
@@ -121,7 +121,8 @@ def describe_verdict(verdict: Verdict) -> str:
     place = verdict.line.partition(" in ")[0].rpartition("/")[2]
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
     is_in_no_phase = verdict.kind == "phase" and verdict.cause != "phase" and verdict.subject == "step"
-    subject = SUBJECTS.get("worker" if is_worker else "step" if is_in_no_phase else verdict.kind)
+    kind = "worker" if is_worker else "step" if is_in_no_phase else verdict.kind
+    subject = SUBJECTS.get("paused loop" if blocked_loops.is_pause(verdict) else kind)
     sentence = (
         subject.sentence
         if subject is not None
@@ -132,7 +133,10 @@ def describe_verdict(verdict: Verdict) -> str:
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
-        Cause_name=f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
+        # The name of a function, as in "add (tools.py:19)", keeps its case.
+        Cause_name=verdict.cause_name
+        if verdict.cause_name.endswith(")")
+        else f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]}",
         more=seconds(verdict.seconds),
         at=_place(verdict),
         within=_within(verdict),
