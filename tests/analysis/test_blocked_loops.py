@@ -18,7 +18,7 @@ SLOW = 4
 """The step in which a loop is blocked."""
 
 
-def add_steps(story, *, span=True, blocked=2.5, linked=True):
+def add_steps(story, *, span=True, blocked=2.5, linked=True, tool="add", reason="callback"):
     """Six steps of four trajectories in one process; in one of them the tool of trajectory 3 blocks the loop."""
     trainer, agent = story.process(), story.process("agent_loop")
     rank, server = story.process("actor_rollout_ref", verl__rank=0), story.process("llm_server")
@@ -36,8 +36,8 @@ def add_steps(story, *, span=True, blocked=2.5, linked=True):
         if more and span:
             culprit = (stories.LinkRecord(consumed[3].trace_id, consumed[3].span_id, {}, "", 0),)
             agent.span(
-                "verl.event_loop.blocked", begin + 0.2, begin + 0.3 + more, links=culprit * linked, reason="callback",
-                gen_ai__tool__name="add", verl__blocked__span="execute_tool add",
+                "verl.event_loop.blocked", begin + 0.2, begin + 0.3 + more, links=culprit * linked, reason=reason,
+                gen_ai__tool__name=tool, verl__blocked__span=f"execute_tool {tool}" if tool else "",
                 verl__blocked__line='File "/code/tools.py", line 19 in add',
             )  # fmt: skip
         end = begin + 1.1 + more
@@ -68,6 +68,20 @@ def test_a_blocking_tool_is_named_with_the_number_that_waited(story):
         in text
     )
     assert "blocked loop: " in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "key"),
+    [
+        ("cpu", "The event loop of agent_loop-0 was paused for 2.60 s: no CPU; ", "paused process: "),
+        ("callback", "add (tools.py:19) blocked the event loop of agent_loop-0 for 2.60 s; ", "blocked loop: "),
+    ],
+)
+def test_what_blocked_a_loop_outside_of_tools_is_named_as_it_is(story, reason, text, key):
+    """A loop without a CPU is not blocked by code, and has other advice; a function keeps its name."""
+    rendered = texts.explain(summary.explain([add_steps(story, linked=False, tool="", reason=reason).write()]))
+    assert text in " ".join(rendered.split())
+    assert key in rendered
 
 
 def test_a_culprit_that_is_unknown_does_not_wait_for_itself(story):

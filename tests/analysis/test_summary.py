@@ -84,20 +84,30 @@ def test_a_small_run_is_explained_whole(tmp_path):
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_step_that_all_ranks_record_is_one_step(tmp_path, late):
-    """With the trajectories of all of them, and with what that rank says which was delayed."""
+    """With the trajectories and the mean reward of all of them, and with what that rank says which was delayed."""
     story = stories.Story(tmp_path / "r1")
     ranks = [story.process("process", index) for index in range(2)]
     for number in range(1, 7):
         for index, rank in enumerate(ranks):
             begin = number * 10 + 0.01 * index
             slow = 4 if (number, index) == (5, late) else 0
-            member = stories.trajectory(rank, begin + 0.1, begin + 2 + slow, uid=f"u{number}", index=index, step=number)
+            member = stories.trajectory(
+                rank,
+                begin + 0.1,
+                begin + 2 + slow,
+                uid=f"u{number}",
+                index=index,
+                step=number,
+                verl__reward__score=index,
+            )
+            rank.scalar("verl.average_reward", begin + 7 + index / 100, index)
             phases = [("gen", begin, begin + 2 + slow), ("update", begin + 2 + slow, begin + 7 + index / 100)]
             stories.step(rank, number, begin, begin + 7 + index / 100, phases, [member], verl__rank=index)
     run = explain(story.write())
     assert [step.number for step in run.steps] == [1, 2, 3, 4, 5, 6]
     assert [(step.members, len(step.trajectories)) for step in run.steps] == [(2, 2)] * 6
     assert run.counts.trained == 12
+    assert [tuple(one.values) for one in run.series if one.name == "verl.average_reward"] == [(0.5,) * 6]
     assert all(0 < step.between < 4 for step in run.steps[:-1])
     assert {verdict.instance for verdict in run.steps[4].verdicts} == {f"process-{late}"}
 

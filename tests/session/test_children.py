@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.builders.environments import inherit
+from verl_otel.analysis import summary
 from verl_otel.session import children
 
 PROGRAM = """
@@ -63,6 +64,32 @@ def test_children_belong_to_the_run_of_their_parent(train, method):
     spans = [span for span in run.spans() if span.name == "child"]
     assert len({span.resource["service.instance.id"] for span in spans}) == len(spans) == 3
     assert len(json.loads((run.folder / "run.json").read_text())["attempts"]) == 1
+
+
+POOL = """
+import multiprocessing
+import verl_otel
+
+def work(number):
+    with verl_otel.trajectory(f"p{number}", 0, step=number):
+        pass
+
+with verl_otel.step(1):
+    pool = multiprocessing.get_context("fork").Pool(1)
+    pool.apply(work, (1,))
+with verl_otel.step(2):
+    pool.apply(work, (2,))
+pool.close()
+pool.join()
+"""
+
+
+@pytest.mark.smoke
+def test_a_worker_that_was_forked_in_a_step_works_for_the_steps_after_it(train):
+    """It has the context of the first step for good; ``step=`` says which one a trajectory belongs to."""
+    (run,) = train(POOL)
+    steps = summary.explain([run.folder]).steps
+    assert [(step.number, step.members) for step in steps] == [(1, 1), (2, 1)]
 
 
 @pytest.mark.full

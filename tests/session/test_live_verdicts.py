@@ -4,7 +4,6 @@
 
 import logging
 import random
-from types import SimpleNamespace
 
 import pytest
 
@@ -44,8 +43,7 @@ def train(steps, slow=None, *, jitter=0.0):
 )
 def test_what_held_a_step_is_reported_once(recorded, caplog, monkeypatch, part, kind, text, step):
     """One line, and the seconds by kind and cause. `explain` shows time between two steps at the first of them."""
-    session = SimpleNamespace(config=SimpleNamespace(run_id="r1"))
-    monkeypatch.setattr(live_verdicts, "current_session", lambda: session)
+    monkeypatch.setattr(RECORDER, "run_id", "r1")
     with caplog.at_level(logging.WARNING, "verl_otel"):
         train(12, (7, part, 2.5))
     (line,) = caplog.messages

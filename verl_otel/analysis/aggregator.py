@@ -370,6 +370,11 @@ class Aggregator(msgspec.Struct, dict=True):
             phases = [child.span for child in root.children if child.span.name == TESTING]
             self.validations += [(step.number, phase.start_ns, phase.end_ns) for phase in phases]
 
+    @property
+    def is_distributed(self) -> bool:
+        """Whether several ranks of a distributed loop have recorded one step."""
+        return any(len(ranks) > 1 for ranks in self._ranks.values())
+
     def _has_other_rank(self, step: Step, root: Node) -> bool:
         """Return whether another rank of a distributed loop has recorded this step before, and note this rank."""
         rank, key = root.span.attributes.get(attr.RANK), (step.attempt, step.number)

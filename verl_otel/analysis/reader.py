@@ -181,7 +181,7 @@ class RunReader(msgspec.Struct, dict=True):
         )
         steps, unused = run.settled_steps()
         steps = spilling.name_reads(steps, series)
-        series = add_rewards(series, steps)
+        series = add_rewards(series, steps, is_distributed=run.is_distributed)
         start_ns, end_ns = run.begin_ns, run.end_ns
         if not start_ns:  # without spans, those of its events and scalars
             times = [event.time_ns for event in self._events if event.time_ns]
@@ -265,15 +265,20 @@ class RunReader(msgspec.Struct, dict=True):
 # -- What an aggregator has taken, as an explanation --
 
 
-def add_rewards(series: tuple[Series, ...], steps: Iterable[Step]) -> tuple[Series, ...]:
-    """Return the scalars with the mean reward of steps of an own loop whose trajectories other processes ran."""
+def add_rewards(series: tuple[Series, ...], steps: Sequence[Step], *, is_distributed: bool) -> tuple[Series, ...]:
+    """Return the scalars with the mean reward of steps of an own loop whose trajectories other processes ran.
+
+    Each rank of a distributed loop records the mean of its own ones only.
+    """
     recorded = next((one for one in series if one.name == AVERAGE_REWARD), Series(AVERAGE_REWARD, (), (), ()))
-    known = dict(zip(recorded.times_ns, recorded.values, strict=True))
+    is_partial = is_distributed and any(step.reward is not None for step in steps)
+    known = {} if is_partial else dict(zip(recorded.times_ns, recorded.values, strict=True))
     found = {step.end_ns: step.reward for step in steps if step.reward is not None and step.end_ns not in known}
     if not found:
         return series
     times, values = zip(*sorted({**known, **found}.items()), strict=True)
-    return (*(one for one in series if one is not recorded), recorded._replace(times_ns=times, values=values))
+    others = (one for one in series if one is not recorded and not (is_partial and one.name == AVERAGE_REWARD))
+    return (*others, recorded._replace(times_ns=times, values=values))
 
 
 # -- readers --

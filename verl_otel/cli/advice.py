@@ -10,6 +10,7 @@ from typing import Final
 from verl_otel.analysis.findings import SingleWait
 from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
+from verl_otel.analysis.verdicts import blocked_loops
 from verl_otel.cli import run_selection
 from verl_otel.cli.formatting import show_settings
 from verl_otel.semconv.kinds import ADVICE, SUBJECTS, WORK
@@ -59,7 +60,7 @@ def find_key(verdict: Verdict) -> str:
         return "cancelled trajectory" if verdict.cancelled else "failed trajectory"
     if verdict.lost_calls:
         return "failed calls"
-    subject = SUBJECTS.get(verdict.kind)
+    subject = SUBJECTS.get("paused loop" if blocked_loops.is_pause(verdict) else verdict.kind)
     return (subject.advice if subject is not None else "") or _find_key(verdict.cause, verdict.cause_name)
 
 

@@ -14,7 +14,7 @@ from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
-from verl_otel.analysis.verdicts import off_policy, own_workers
+from verl_otel.analysis.verdicts import blocked_loops, off_policy, own_workers
 from verl_otel.cli.formatting import end_of, number, show_bytes
 from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
 
@@ -102,7 +102,8 @@ def describe_verdict(verdict: Verdict) -> str:
     is_itself = verdict.cause == "phase" or verdict.cause_name == verdict.subject
     is_worker = verdict.kind == "rank" and verdict.subject.startswith("worker")
     is_in_no_phase = verdict.kind == "phase" and verdict.cause != "phase" and verdict.subject == "step"
-    subject = SUBJECTS.get("worker" if is_worker else "step" if is_in_no_phase else verdict.kind)
+    kind = "worker" if is_worker else "step" if is_in_no_phase else verdict.kind
+    subject = SUBJECTS.get("paused loop" if blocked_loops.is_pause(verdict) else kind)
     sentence = (
         subject.sentence
         if subject is not None

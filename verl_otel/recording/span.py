@@ -434,11 +434,17 @@ class Span:
             RECORDER.note_loop()
 
     def _link_submitter(self) -> None:
-        """Link a trajectory to the span around it, unless that is in no step; without a context, to the step that is open, if it is the only one."""
+        """Link a trajectory to the span around it, unless that is in no step; without a context, to the step that is open, if it is the only one.
+
+        A worker that was forked in a step keeps its context for good: in the steps after it, ``step=`` counts.
+        """
         if self.site.spec.verb == "trajectory":
-            outer = {} if _is_between_steps(self.outer) else self.outer
-            context = CONTEXT.span_of(outer).get_span_context()
-            if not context.is_valid and not self.site.hook and attr.STEP_NUMBER not in (self._attributes or ()):
+            around: Any = CONTEXT.span_of({} if _is_between_steps(self.outer) else self.outer)
+            context, is_numbered = around.get_span_context(), attr.STEP_NUMBER in (self._attributes or ())
+            is_left = context.is_valid and not context.is_remote and around not in RECORDER.open_spans
+            if is_left and is_numbered and not self.site.hook:
+                return
+            if not context.is_valid and not self.site.hook and not is_numbered:
                 steps = [span for span in RECORDER.opened if span.site.spec.verb == "step"]
                 if len(steps) == 1:
                     context = steps[0].get_span_context()

@@ -42,7 +42,7 @@ class RecorderState:
     __slots__ = (
         "bytes", "capacity", "capture_content", "convention_aliases", "drain_lock",
         "dropped", "dropped_points", "ended", "ended_count", "misplaced", "note_loop", "on",
-        "open_spans", "pending_points", "verdict_lines", "writes_files",
+        "open_spans", "pending_points", "run_id", "verdict_lines", "writes_files",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -56,6 +56,8 @@ class RecorderState:
         """Whether the log of the training gets a line on what held a step, or the run."""
         self.writes_files = True
         """Whether commands find files of this run, so that a line of the log may name one."""
+        self.run_id = ""
+        """Id of the run, which such a command names; empty: not known."""
         self.open_spans: dict[Span, None] = {}
         """Open spans in the order in which they began."""
         self.ended: list[Span] = []

@@ -135,17 +135,20 @@ SUBJECTS: Final = {
     "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
     "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
     "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
+    "paused loop": Subject(
+        "The event loop of {subject} was paused for {more}: {cause_name}{waited}.", "paused process"
+    ),
     "process": Subject("{subject} was paused for {more}{during}: {cause_name}."),
 }
 """By the kind of the verdict. Those of ``worker`` have the kind ``rank``: in an own loop the others need not wait. Those of ``step`` have the kind
-``phase``: the time was in no phase."""
+``phase``: the time was in no phase. Those of ``paused loop`` have the kind ``loop``: no code blocked it."""
 EVIDENCE: Final = {
     "spans": "the lengths of spans, compared with those of others",
     "stacks": "a callback that an event loop did not run in time, and the stack of the loop meanwhile",
     "counters": "what the kernel, the interpreter and Ray count: run queue and CPU time, collections of garbage, the state of a process, bytes from disk",
 }
 """What a verdict rests on."""
-VERDICTS: Final = tuple(kind for kind in SUBJECTS if kind != "worker")
+VERDICTS: Final = tuple(kind for kind in SUBJECTS if kind not in ("worker", "paused loop"))
 """Kinds of verdicts."""
 
 

@@ -94,6 +94,7 @@ def _apply_to_recording(config: Config) -> None:
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
     RECORDER.verdict_lines = config.verdict_lines
     RECORDER.writes_files = "file" in config.exporters
+    RECORDER.run_id = config.run_id
     series.keep_values(on="sdk" in config.exporters)
     RECORDER.capture_content = config.capture_content
     own_loop.configure(config.project, config.experiment)

@@ -25,7 +25,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names
-from verl_otel.session import current_session, python_logging, run_status
+from verl_otel.session import python_logging, run_status
 
 PHASE, BETWEEN = "phase", "between"
 """Kinds of what held a step: a phase of it, or something before it began."""
@@ -222,8 +222,7 @@ def _name_evidence(number: int | None) -> str:
     """Return the command that shows more of a step; empty where it finds no files."""
     if not RECORDER.writes_files:
         return ""
-    session = current_session()
-    run = "" if session is None else f" {session.config.run_id}"
+    run = f" {RECORDER.run_id}" if RECORDER.run_id else ""
     return f". Evidence: verl-otel explain{run}" + ("" if number is None else f" --step {number}")
 
 

@@ -283,6 +283,11 @@ def _name(values: Any, reason: str) -> str:
     return place or span or "unknown code"
 
 
+def is_pause(verdict: Verdict) -> bool:
+    """Return whether an event loop stood still for what pauses a process, and not for code that blocked it."""
+    return verdict.kind == "loop" and verdict.cause_name in NAMES.values()
+
+
 def _read_line(values: Any) -> str:
     """Return ``FILE:LINE in FUNCTION`` of the code that ran, from the attributes of a span; empty: unknown."""
     line = _LINE.search(str(values.get(attr.BLOCKED_LINE, "")))
