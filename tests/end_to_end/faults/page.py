@@ -69,7 +69,9 @@ def write(results):
             by_kind[judgement.kind].append(judgement)
     missed = [judgement for name in KINDS for _, judgement in judged if judgement.kind == name and not judgement.named]
     return _TEXT.format(
-        series=_wrap(f"{_describe_series(planted)} Each training was run once, and no detector was changed because of one."),
+        series=_wrap(
+            f"{_describe_series(planted)} Each training was run once, and no detector was changed because of one."
+        ),
         development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
         tried=sum(bool(by_kind[name]) for name in KINDS),
