@@ -152,7 +152,7 @@ def test_runs_of_different_size_have_a_scaling_efficiency(call, pair, form):
 
 
 def test_too_few_steps_have_no_scaling_efficiency(call, pair):
-    """A sentence that says that nothing can be told is followed by no efficiency."""
+    """After the sentence that there are too few steps to compare no efficiency follows."""
     made = pair(count=2)
     pair(a=with_gpus(made["a"], 8, 0.8), b=with_gpus(made["a"]._replace(run_id="b"), 16, 0.4))
     out = call("compare", "a", "b").out

@@ -198,15 +198,13 @@ class SpanCall:
             return
         if error is None and self._finish is not None:
             try:
-                self._finish(span.merged_parent or span, self._args, self._kwargs, self.result)
-            except BaseException as failure:
                 try:
-                    if not isinstance(failure, Exception):
-                        raise
+                    self._finish(span.merged_parent or span, self._args, self._kwargs, self.result)
+                except Exception as failure:
                     error_boundary.record_internal_error(self._location, failure)
-                except BaseException as foreign:
-                    span.close(foreign)
-                    raise
+            except BaseException as foreign:  # what a handler of a signal raises, also while ours is reported
+                span.close(foreign)
+                raise
         span.__exit__(kind, error, trace)
 
 

@@ -67,7 +67,7 @@ def test_an_engine_keeps_what_its_processes_hold(library, engine, sleep, recorde
 
 @pytest.mark.parametrize("given", [{"mode": "STANDALONE"}, {"frees": False}, {"node_rank": 1}], ids=str)
 def test_one_that_stays_awake_is_not_measured(library, engine, sleep, recorded, given):
-    """Each server is told to sleep; one with GPUs of its own ignores that, and only the first node of a replica sleeps itself."""
+    """``sleep`` is called on each server; one with GPUs of its own ignores it, and of a replica only the first node sleeps."""
     library.gpus[0].processes = {engine[0]: GIB}
     sleep(**given)
     assert not recorded.points

@@ -47,7 +47,7 @@ def _measure(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
 
 
 def _is_asleep(server: Any) -> bool:
-    """Return whether a server that was told to sleep did."""
+    """Return whether a server whose ``sleep`` has returned is asleep."""
     mode = getattr(getattr(server, "rollout_mode", None), "name", "")
     return bool(server.config.free_cache_engine) and mode != _NEVER_SLEEPS and getattr(server, "node_rank", 0) == 0
 
