@@ -126,6 +126,8 @@ def test_what_was_spilled_is_added_up_over_nodes_and_processes_that_were_started
         "   1.0 KiB  read back: 0 ms",
     ]
     assert spilling.find(series[1:2]) == []
+    resumed = [make_spilled((1, 1024.0), (3, 3072.0), kind="io")]
+    assert [spilling.find(resumed, restarts)[0].bytes for restarts in ((), (2 * 10**9,))] == [3072, 4096]
 
 
 @pytest.mark.parametrize(

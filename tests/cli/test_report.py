@@ -308,7 +308,7 @@ def test_the_reward_of_an_own_loop_is_that_of_all_processes(call, story):
 
 
 def test_what_was_sampled_out_is_missing(call, story):
-    """Nothing tells what these trajectories did, and `check` finds nothing."""
+    """It is not known what these trajectories did, and `check` finds nothing."""
     trainer, agent = story.process(), story.process("agent_loop")
     for number, last in enumerate((3, 3, 3, 3, 9, 3), 1):
         at = 20 * number

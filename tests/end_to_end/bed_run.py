@@ -17,7 +17,6 @@ from types import SimpleNamespace
 import psutil
 
 HERE = Path(__file__).resolve().parent
-BED = HERE.parent / "verl_cpu"
 
 from tests.builders import otlp_json
 from tests.builders.otlp_json import read_attributes

@@ -69,7 +69,7 @@ def test_no_component_may_have_moved():
 
 
 def test_a_component_that_fell_while_another_rose_is_named():
-    """The mean reward stays, so that nothing but the components tells what is learned."""
+    """The mean reward stays, so that only the components show what is learned."""
     right, form = noisy(lambda step: 0.9 - 0.6 * (step > 40), 6), noisy(lambda step: 0.1 + 0.6 * (step > 40), 7)
     move = find_move(make(100, noisy(lambda _: 0.5, 8), right=right, form=form), 20)
     assert (move.moved, move.step) == (False, 41)

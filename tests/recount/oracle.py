@@ -386,12 +386,6 @@ class Oracle:
         seconds = self.by_step("timing_s/step")[step]
         return self.by_step("timing_s/gen")[step] / seconds, seconds
 
-    # -- ranks --
-
-    def rank_seconds(self, *methods):
-        """Seconds in outermost methods of ranks, of all ranks."""
-        return sum(line["seconds"] for line in self.lines("rank") if line["method"] in methods)
-
 
 def count_groups(groups):
     """Number of groups by outcome: ``signal`` if an advantage of the group is not zero, else ``solved`` if its answers are right, else ``failed``."""

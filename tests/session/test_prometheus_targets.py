@@ -441,6 +441,7 @@ def test_of_processes_that_start_at_once_one_looks_for_dead_ones(settings, own_r
     reads = []
     read = prometheus_targets.read_targets
     monkeypatch.setattr(prometheus_targets, "read_targets", lambda path: reads.append(path) or read(path))
+    monkeypatch.setattr(prometheus_targets, "CLEAN_EVERY", 3600.0)
     for _ in range(5):
         prometheus_targets.add_target(settings, own_resource, "a:1")
     assert len(reads) == 1

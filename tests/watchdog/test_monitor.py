@@ -127,7 +127,7 @@ def test_an_unconfirmed_death_is_reported_when_the_run_fails(node, dead_pid, mon
     ],
 )
 def test_the_cluster_decides_whether_a_death_was_intended(node, dead_pid, explain, death, watched, expected):
-    """A monitor that starts after the end relies on it alone: it cannot tell who died first from who was killed for that."""
+    """A monitor that starts after the end relies on it alone: it cannot distinguish the process that died first from those that were killed after it."""
     explain(death)
     if watched:
         node.look()
@@ -301,7 +301,7 @@ def test_the_death_of_a_process_without_telemetry_is_a_crash_if_the_cluster_says
 
 @pytest.mark.parametrize("moving", [True, False])
 def test_a_stopped_process_without_telemetry_is_named_if_nothing_goes_on(node, moving):
-    """Ray's raylet, for example: no span says who waits for it, and none is overdue yet."""
+    """Ray's raylet, for example: no span shows which process waits for it, and none is overdue yet."""
     builder = SnapshotBuilder().process("trainer-0", "trainer").process("raylet", "raylet", STOPPED, is_helper=True)
     builder.open("trainer-0", "verl.phase.adv", 9)
     if moving:

@@ -175,8 +175,8 @@ class Aggregator(msgspec.Struct, dict=True):
     def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
         """Return until when every process has written what had ended; 0 while that is unknown.
 
-        What each host has written since tells it. A process in which nothing ends writes nothing, so another one of its
-        host speaks for it.
+        It is found from what each host has written since: a process in which nothing ends writes nothing, so the newest
+        record of any process of its host counts.
         """
         if not piece.is_last or self.manifest.get(DRAIN_INTERVAL):
             return 0

@@ -180,7 +180,7 @@ class RunReader(msgspec.Struct, dict=True):
             processes[0].resource.text(attr.RUN_ID) if processes else self.folders[0].name
         )
         steps, unused = run.settled_steps()
-        steps = spilling.name_reads(steps, series)
+        steps = spilling.name_reads(steps, series, find_restarts(manifest))
         series = add_rewards(series, steps, is_distributed=run.is_distributed)
         start_ns, end_ns = run.begin_ns, run.end_ns
         if not start_ns:  # without spans, those of its events and scalars
@@ -192,7 +192,7 @@ class RunReader(msgspec.Struct, dict=True):
         if has_gpu and not run.devices() and devices.UNKNOWN_GPUS not in problems:
             problems.append(devices.UNKNOWN_GPUS)
         recorded = [(one.times_ns[-1], one.values[-1]) for one in series if one.name == RUN_STATE]
-        # The sign of life is what it wrote lately, and no process: that may be elsewhere.
+        # Whether it is alive is judged by what it wrote lately: its processes may be on another host.
         age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
         gaps = completeness.find(run.tally, processes, run.opened, manifest)
         return Explanation(

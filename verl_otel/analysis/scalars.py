@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import msgspec
@@ -198,6 +199,21 @@ def _find_instance(key: Key) -> str:
     """Return the process that a series is labelled with; empty: it is the trainer's."""
     labels = key[1]
     return labels[-1][1] if labels and labels[-1][0] == _INSTANCE else ""
+
+
+def find_rises(counter: Series, starts: Sequence[int]) -> Iterator[tuple[int, float]]:
+    """Yield when a counter rose, and by how much. One that falls belongs to a process that was started again, and begins at 0.
+
+    Args:
+        counter: The values of a counter.
+        starts: The start of each attempt but the first, in order: the counter begins again, whatever its values are.
+    """
+    points = (
+        (bisect_right(starts, time_ns), time_ns, value)
+        for time_ns, value in zip(counter.times_ns, counter.values, strict=True)
+    )
+    for (last, _, before), (attempt, time_ns, after) in pairwise(((0, 0, 0.0), *points)):
+        yield time_ns, after - before if after >= before and attempt == last else after
 
 
 def find_steps(series: Iterable[Series]) -> dict[int, float]:

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Series, Step, Verdict
+from verl_otel.analysis.scalars import find_rises
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import RAY_SPILL_IO, RAY_SPILL_TIME
@@ -27,24 +28,29 @@ class Spilled(NamedTuple):
     seconds: float
 
 
-def find(series: Iterable[Series]) -> list[Spilled]:
-    """Return what was written and read; nothing where nothing was."""
-    known = list(series)
+def find(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[Spilled]:
+    """Return what was written and read, if anything was.
+
+    Args:
+        series: The scalars of the run.
+        restarts: As of `find_rises`.
+    """
+    known, starts = list(series), sorted(restarts)
     found = []
     for direction in ("write", "read"):
-        size = sum(rise for _, rise in _find_rises(known, RAY_SPILL_IO, direction))
+        size = sum(rise for _, rise in _find_rises(known, RAY_SPILL_IO, direction, starts))
         if size:
-            length = sum(rise for _, rise in _find_rises(known, RAY_SPILL_TIME, direction))
+            length = sum(rise for _, rise in _find_rises(known, RAY_SPILL_TIME, direction, starts))
             found.append(Spilled(direction, size, length))
     return found
 
 
-def name_reads(steps: Iterable[Step], series: Iterable[Series]) -> tuple[Step, ...]:
+def name_reads(steps: Iterable[Step], series: Iterable[Series], restarts: Iterable[int] = ()) -> tuple[Step, ...]:
     """Return steps in which a long wait for transport is named after what Ray read back from disk meanwhile, where that explains most of it.
 
     Writes name nothing: the raylet logs them too rarely to be those of one step.
     """
-    rises = sorted(_find_rises(series, RAY_SPILL_TIME, "read"))
+    rises = sorted(_find_rises(series, RAY_SPILL_TIME, "read", sorted(restarts)))
     if not rises:
         return tuple(steps)
     times_ns = [time_ns for time_ns, _ in rises]
@@ -62,10 +68,9 @@ def _name(verdict: Verdict, seconds: float) -> Verdict:
     return verdict._replace(cause="spill", cause_name="", rests_on="counters") if is_read else verdict
 
 
-def _find_rises(series: Iterable[Series], name: str, direction: str) -> Iterator[tuple[int, float]]:
-    """Yield when a counter rose, and by how much. One that falls belongs to a process that was started again."""
+def _find_rises(
+    series: Iterable[Series], name: str, direction: str, starts: Sequence[int]
+) -> Iterator[tuple[int, float]]:
     for one in series:
         if one.name == name and dict(one.labels).get(attr.DISK_DIRECTION) == direction:
-            points = zip(one.times_ns, one.values, strict=True)
-            for (_, before), (time_ns, after) in pairwise(((0, 0.0), *points)):
-                yield time_ns, after - before if after >= before else after
+            yield from find_rises(one, starts)

@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable
-from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Series
+from verl_otel.analysis.scalars import find_rises
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
     ENGINE_MEMORY_ASLEEP,
@@ -86,15 +85,7 @@ def count_ends(series: Iterable[Series], restarts: Iterable[int] = ()) -> Trajec
         labels = dict(one.labels)
         if one.name in found and labels.get(attr.VALIDATE) != "true":
             key = labels.get(attr.TRAJECTORY_END) or labels.get(attr.REASON, "")
-            points = (
-                (bisect_right(starts, time_ns), value) for time_ns, value in zip(one.times_ns, one.values, strict=True)
-            )
-            # a process that was started again begins at 0
-            rises = (
-                after - before if after >= before and attempt == last else after
-                for (last, before), (attempt, after) in pairwise(((0, 0.0), *points))
-            )
-            found[one.name][key] += round(sum(rises))
+            found[one.name][key] += round(sum(rise for _, rise in find_rises(one, starts)))
     return TrajectoryEnds(*(dict(counts.most_common()) for counts in found.values()))
 
 

@@ -436,7 +436,7 @@ def describe_cost(cost: model.Cost | explain.Cost | None, *, has_gpu: bool = Tru
             yield f"{part} ({percent(tokens / max(1, generated))}) {WASTE.get(reason, reason)}"
             if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
                 yield (
-                    "  prompts that are never or always solved teach nothing: "
+                    "  prompts that are never or always solved have no gradient: "
                     "algorithm.filter_groups.enable=True (DAPO), or other prompts"
                 )
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """File exporter: OTLP JSON lines in the run's folder.
 
-``traces-….jsonl`` and ``metrics-….jsonl`` grow by whole lines and are rotated. ``open-….jsonl`` has the open spans, so that a killed process
-leaves a record of what it was doing: after each drain it grows by a line with what has begun, changed and ended, and with the time. It is
-replaced by one line when it has grown to twice the rows. A full disk costs telemetry, never training.
+``traces-….jsonl`` and ``metrics-….jsonl`` grow by whole lines and are rotated. ``open-….jsonl`` lists the open spans, so that a killed process
+leaves a record of its work. Each drain appends a line with the spans that began, changed or ended, and the time; a file that has become too large is
+replaced by one line (`OPEN_BYTES`). A full disk costs telemetry, never training.
 
 OTLP/JSON is protobuf's JSON mapping with two exceptions: ids are hexadecimal and enums are numbers. 64-bit integers are text;
 NaN and the infinities are the words ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.

@@ -315,7 +315,8 @@ def error_name(error: BaseException) -> str:
     """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module).
 
     Names that are too long or not identifiers become ``_OTHER``: code that a model wrote may define classes, and the name becomes a label.
-    What Ray raises for an exception in another process is named by that exception, and an error of the system without a class of its own, such as a full disk, by its code. Never raises.
+    What Ray raises for an exception in another process is named by that exception. An error of the system without a class of its own, such as a full
+    disk, is named by its code. Never raises.
     """
     try:
         if any(base.__module__ == _OF_RAY for base in type(error).__mro__):

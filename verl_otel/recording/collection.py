@@ -74,7 +74,7 @@ def collect(*, wait: float = -1) -> Batch | None:
     The stages run in this order, because each one needs, or adds to, what the ones before it have left:
 
     1. Take the ended spans, also those that sampled timers keep.
-    2. Look ahead (`MARKS`): a trajectory is marked only with the duration of the others of its step in mind.
+    2. Look ahead (`MARKS`): whether a trajectory is marked depends on the durations of the others of its step.
     3. Of each chunk of spans: create ids, then add conversations, which need ids. Of each span: record its metrics,
        which may add attributes to it and mark it; release its ended parents; note its duration; make its record.
     4. Report an own loop: measurements of steps whose trajectories stage 3 has seen.
@@ -385,9 +385,8 @@ def _read_rare(span: Span) -> tuple[object, ...] | None:
 
 def _make_entry(span: Span) -> _Entry:
     own, last, rare = span._attributes, span.last, _read_rare(span)
-    shown = (
-        own and own.copy()
-    )  # before the row is made: another thread may write meanwhile, and what it writes is a change
+    # Before the row is made: what another thread writes meanwhile is a change.
+    shown = own and own.copy()
     last_child = last.name if last is not None else ""
     return _Entry(OpenSpan(record_open(span), span.start, last_child, span.site.spec.verb), last, shown, rare)
 

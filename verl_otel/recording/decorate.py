@@ -521,7 +521,7 @@ After = Callable[[tuple[Any, ...], dict[str, Any], Any, "BaseException | None"],
 
 
 class ShortCall:
-    """One call of a host's function between two of ours: for what is called often, as a generator costs more."""
+    """One call of a host's function, with a function of a hook before and after it. For frequent calls: a generator costs more."""
 
     __slots__ = ("_after", "_args", "_kwargs", "_location", "result")
 

@@ -280,7 +280,7 @@ SYSTEM_DISK_IO: Final = _row("system.disk.io", "counter", "By", (attr.DISK, attr
 RAY_SPILL_IO: Final = _row("verl.ray.spill.io", "counter", "By", (attr.DISK_DIRECTION,), (2, 2, 16),
     "Bytes that Ray's object store wrote to disk because it was full, and read back, as the raylet of the node logs it: writes at 2 GiB and at each doubling.")
 RAY_SPILL_TIME: Final = _row("verl.ray.spill.time", "counter", "s", (attr.DISK_DIRECTION,), (2, 2, 16),
-    "Seconds of that, from the throughput in the same lines.")
+    "Seconds in which Ray's object store wrote objects to disk and read them back, from the throughput in the log of the raylet.")
 HW_NETWORK_IO: Final = _row("hw.network.io", "counter", "By", (attr.HW_ID, attr.HW_TYPE, attr.HW_DIRECTION), (2, 16, 128),
     "Bytes over the InfiniBand or RoCE ports of the host since they are read.")
 HOST_MEMORY_LIMIT: Final = _row("verl.host.memory.limit", "gauge", "By", (), (1, 1, 8),

@@ -267,7 +267,7 @@ def _lock(folder: Path) -> Iterator[None]:
             safe_files.lock(handle, LOCK_SECONDS)
         except TimeoutError:
             raise TimeoutError(errno.ETIMEDOUT, "another process is changing it") from None
-        except OSError:  # some shared disks have no locks; `_replace` still compares
+        except OSError:  # some shared disks have no locks; `_write_settings` still compares
             pass
         yield
     finally:

@@ -3,9 +3,10 @@
 """The ``file_sd`` files of a run: the targets from which a Prometheus on this machine scrapes ``/metrics``.
 
 One file for each process, ``<run dir>/targets/<run id>@<node>-<pid>.json``, so that one line in ``prometheus.yml`` finds every run and no process
-waits for another. It has the process and the engines that it started, and goes with it. The files of dead processes are removed by the next
-process that starts, unless another one has just looked: hundreds that start at once would each read the files of all. That of a dead trainer stays for a while: without a trainer in the list a run counts as ended, and the alert for a
-vanished run could not fire. Publishers receive the same entries for other machines.
+waits for another. It lists the process and the engines that it started, and is removed when the process ends. The files of dead processes are
+removed by the next process that starts, unless another one has just looked: hundreds that start at once would each read the files of all. The file
+of a dead trainer stays for a while: without a trainer in the list a run counts as ended, and the alert for a vanished run could not fire. Publishers
+receive the same entries for other machines.
 
 What others have written, here or in a cluster's registry, is sanitized before it reaches Prometheus. Labels that begin with ``__`` configure a
 scrape: address, scheme, path and parameters of the request, interval and time-out. They are never taken from an entry.

@@ -20,7 +20,7 @@ from verl_otel.system import procfs
 
 
 class RunRecord:
-    """What this process knows of its run, and records of it.
+    """The data of its run that this process holds and records.
 
     The id is generated at once, so that a child that is forked before the first record has the same.
 
@@ -52,7 +52,7 @@ class RunRecord:
 
     @property
     def expects_records(self) -> bool:
-        """Whether a run without a record of this process is a mistake: it started the run, and no worker of the run exists."""
+        """Whether this process would begin a run and has recorded nothing: the user is warned at its exit."""
         return run_manifest.is_first_process() and not self._has_begun
 
     @property

@@ -82,6 +82,15 @@ def list_children(parents: Collection[int]) -> list[int]:
     return [int(name) for name in names if name.isdigit() and read_parent(int(name)) in parents]
 
 
+def list_descendants(parents: Collection[int]) -> set[int]:
+    """Return the children of some processes, theirs and so on, without the processes themselves. Each generation reads all of ``/proc``."""
+    known = found = set(parents)
+    while found:
+        found = set(list_children(found)) - known
+        known = known | found
+    return known - set(parents)
+
+
 def read_program(pid: int) -> str:
     """Return the name of the program that a process runs, as the kernel cuts it off (15 characters); empty if it is gone."""
     try:

@@ -107,7 +107,7 @@ PING_SECONDS: Final = 0.25
 IDLE_SECONDS: Final = 1.0
 """Seconds between two callbacks while it has none, and between two searches for loops."""
 REST_SECONDS: Final = 2.0
-"""Seconds after the last drain with spans until nothing is asked any more, and this thread sleeps."""
+"""Seconds after the last drain with spans until this thread checks nothing any more, and sleeps."""
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
 LAG_SECONDS: Final = 60.0
@@ -307,7 +307,7 @@ class LoopWatcher:
             self._find_new()  # a loop may be blocked already: it began before the telemetry of its process
         expected = clock() + PING_SECONDS
         while True:
-            # Before the question, so that who has just made it active wakes this thread.
+            # Before `_may_sleep`, so that a thread that makes the process active meanwhile wakes this one.
             self._sleeps = self._rests = True
             self._sleeps = self._may_sleep()
             self._rests = not RECORDER.is_active

@@ -37,7 +37,7 @@ _ROLLOUTS: Final = re.compile(
 """Spans in which a trainer waits for trajectories. In its other spans it computes or calls its workers."""
 CALL: Final = "verl.call "
 TRAJECTORY: Final = "verl.trajectory"
-_AROUND: Final = (TRAJECTORY, "verl.turn", "verl.call ", "chat", "text_completion")
+_AROUND: Final = (TRAJECTORY, "verl.turn", CALL, "chat", "text_completion")
 """Prefixes of the names of spans whose peers are used for a descendant that has no peers."""
 MAX_BYTES: Final = 8 << 20
 """Largest file of open spans that is read."""

@@ -58,11 +58,7 @@ class Stillness:
         if not self._own or not all(_rests(samples, STILL_SECONDS) for samples in self._own.values()):
             self._children = {}
             return False
-        known, parents = set(self._own), set(self._own)
-        while parents:
-            parents = set(procfs.list_children(parents)) - known
-            known |= parents
-        self._children = _add(self._children, known - set(self._own), now)
+        self._children = _add(self._children, procfs.list_descendants(self._own), now)
         return all(_rests(samples, CHILD_SECONDS) for samples in self._children.values())
 
 

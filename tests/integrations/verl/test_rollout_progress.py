@@ -80,7 +80,7 @@ def test_a_line_a_minute_after_the_first(progress, clock, lines, recorded):
 
 
 def test_running_prompts_without_a_trajectory_are_abandoned(progress, clock, lines, recorded, monkeypatch):
-    """Nobody will ever answer them."""
+    """No process works on them any more."""
     monkeypatch.setattr(
         rollout_progress, "current_session", lambda: SimpleNamespace(config=SimpleNamespace(run_path=None))
     )

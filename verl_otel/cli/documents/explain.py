@@ -471,7 +471,7 @@ def make_explain(
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=whole_run.count_ends(run.series, restarts),
             weight_sync=whole_run.find_weight_syncs(run.series),
-            spilled=spilling.find(run.series),
+            spilled=spilling.find(run.series, restarts),
             memory=whole_run.find_memory(run.series, restarts),
             asleep=whole_run.find_kept(run.series),
             stragglers=stragglers.find_persistent(run.steps),

@@ -235,7 +235,7 @@ export function spark(all, text, { width = 96, height = 24, band = null, hue = "
 
 // -- columns: all steps, stacked by phase or by cause --
 
-export const MOST_KEYS = 8;
+const MOST_KEYS = 8;
 
 // The largest of some columns; the others are summed.
 export function largest(columns) {

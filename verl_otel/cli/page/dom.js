@@ -34,7 +34,7 @@ export function prose(text) {
 }
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 let ids = 0;
-export const freshId = (stem) => `${stem}-${(ids += 1)}`;
+const freshId = (stem) => `${stem}-${(ids += 1)}`;
 
 // Lets the browser draw and answer between two pieces of work.
 export const pause = () => new Promise((resolve) => setTimeout(resolve));

@@ -33,7 +33,7 @@ function findingOf(row) {
   if (!row.finding.is_finding) return soft("nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
   // The seconds stand before it.
-  const text = row.finding.text.replace(/ Without that the step would have been .* shorter\.$/, "");
+  const text = row.finding.text.replace(/ Without that the (?:step|next one) would have (?:been|started) .* (?:shorter|earlier)\.$/, "");
   return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 

@@ -14,7 +14,7 @@ export function stepsOf(name) {
   return visited.get(name);
 }
 
-// A run and its steps, of the same analysis: one may have been made while the other was on its way.
+// A run and its steps, of the same analysis: one may have been made while the other was being requested.
 export async function getRun(name, steps) {
   let run = await get(runAddress(name));
   await pause();

@@ -31,7 +31,7 @@ _NEVER_SLEEPS: Final = "STANDALONE"
 
 
 class _Reading:
-    """The thread that asks the driver. While it gets no answer none is started."""
+    """The thread that reads the driver. No other one is started while it waits for the driver."""
 
     thread: threading.Thread | None = None
 
@@ -57,11 +57,7 @@ def measure() -> None:
     """Record what this process and its descendants hold on each GPU."""
     with contextlib.suppress(Unreadable):
         held = nvml.read_processes()
-        own = {os.getpid()}
-        newest = own
-        while held and newest:
-            newest = set(procfs.list_children(newest)) - own
-            own |= newest
+        own = {os.getpid(), *procfs.list_descendants({os.getpid()})} if held else set()
         for device, sizes in held.items():
             if kept := sum(size for pid, size in sizes.items() if pid in own):
                 gauge(metric_names.ENGINE_MEMORY_ASLEEP, ((attr.HW_ID, device),)).set(kept)

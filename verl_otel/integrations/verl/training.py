@@ -15,7 +15,7 @@ from verl_otel.semconv.run_state import RunState
 
 
 class Training:
-    """One run, as the process that trains it knows it.
+    """State of one run in the process that trains it.
 
     Args:
         gpu_share: Share of the run's GPUs that verl divides its throughput by.
