@@ -189,7 +189,7 @@ def test_walks_name_what_is_there(walk):
 
 
 def test_the_map_of_packages_is_whole():
-    """Each top-level name of the package has a row, and each file that a row names exists."""
+    """Each top-level name of the package has a row, and each file and each name in a row exists."""
     tables = ARCHITECTURE.partition("\n## Walk 1")[0]
     named = set(re.findall(r"`(verl_otel/[\w/]+(?:\.py)?)`", tables))
     top = {
@@ -199,6 +199,10 @@ def test_the_map_of_packages_is_whole():
     }
     assert not top - named
     assert not [path for path in named if not (TOP / path).exists()]
+    for row in tables.splitlines():
+        files = [TOP / path for path in re.findall(r"`((?:verl_otel|collector|docs)/[\w/]+\.py)`", row)]
+        code = "".join(path.read_text("utf-8") for path in files if path.exists())
+        assert not [name for name in re.findall(r"`(_?[A-Za-z]\w+)`", row) if files and name not in code], row
 
 
 def test_workflows_run_what_is_there():
