@@ -499,7 +499,7 @@ def mean(values):
 
 def start_room(seconds):
     """How far two counts of a start-up of so many seconds may be apart: on a busy machine imports take longer between two stamps."""
-    return max(STARTED, 0.02 * seconds)
+    return max(STARTED, 0.04 * seconds)
 
 
 def name_percentiles(scores):
@@ -612,15 +612,19 @@ def time_serving(oracle, *, without=()):
     return Timed(calls, total)
 
 
-def estimate_serving(oracle):
-    """The live account takes calls as randomly distributed: in batches as small as these it is accurate to 15 % of the time of the devices."""
+def list_validated(oracle):
+    """Requests of validations."""
     validations = [(line["start"], line["end"]) for line in oracle.lines("validation")]
-    validated = {
+    return {
         line["request"]
         for line in oracle.lines("server")
         if any(start <= line["start"] <= end for start, end in validations)
     }
-    seconds = time_serving(oracle, without=validated).seconds
+
+
+def estimate_serving(oracle):
+    """The live account takes calls as randomly distributed: in batches as small as these it is accurate to 15 % of the time of the devices."""
+    seconds = time_serving(oracle, without=list_validated(oracle)).seconds
     room = 0.15 * sum(oracle.seconds) * (oracle.train_devices + oracle.rollout_devices)
     return Between(seconds - room, seconds + room)
 
@@ -645,12 +649,14 @@ def read_gpus(product):
 
 
 def is_short(oracle):
-    """Whether the rollouts can be short of devices: they were busy half of the time of the training."""
+    """Whether the rollouts can be short of devices: apart from validations they were busy half of the time of the training."""
     if not oracle.rollout_devices:
         return None
-    served = time_serving(oracle).seconds
-    ends = [line["end"] for line in oracle.lines("update")]
-    return served / (max(ends) - min(line["start"] for line in oracle.lines("trajectory"))) > 0.5
+    begin = min(line["start"] for line in oracle.lines("trajectory") if not line["validate"])
+    end = max(line["end"] for line in oracle.lines("update"))
+    validated = sum(max(0.0, min(line["end"], end) - max(line["start"], begin)) for line in oracle.lines("validation"))
+    served = time_serving(oracle, without=list_validated(oracle)).seconds
+    return served / (end - begin - validated) > 0.5
 
 
 PANELS = {
