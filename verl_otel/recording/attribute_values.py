@@ -178,7 +178,7 @@ def to_number(value: object) -> int | float | bool | None:
     if kind is float or kind is bool:
         return value  # type: ignore[return-value]  # checked by its type
     if kind is int:
-        return fit_64_bits(value)  # type: ignore[arg-type]  # checked by its type
+        return value if -1 << 62 < value < 1 << 62 else fit_64_bits(value)  # type: ignore[arg-type,operator,return-value]  # checked by its type
     if kind in _NO_NUMBERS:
         return None
     try:

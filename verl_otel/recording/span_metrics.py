@@ -274,11 +274,11 @@ def _consume(span: Span, _seconds: float, _validate: str) -> None:
 
 
 def _llm(span: Span, seconds: float, validate: str) -> None:
-    site, own = span.site, span._attributes
-    cache = site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
+    site, own, fixed = span.site, span._attributes or {}, span.site.attributes
+    cache = site.token_series if own.keys().isdisjoint(_LLM_LABELS) else {}
     both: list[float | None] = []
     for metric, key in _TOKENS:
-        tokens = to_number(span.find_attribute(key))
+        tokens = to_number(own.get(key, fixed.get(key)))
         both.append(tokens)
         if tokens is not None:
             series = cache.get((metric, validate))

@@ -228,11 +228,13 @@ def tool_site(name: str) -> CallSite:
 
 def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     name, tool = _find_tool(loop, args, kwargs)
-    with error_boundary.suppress_errors("tool"):
+    try:
         create = getattr(tool, "create", None)
         if create is not None and not getattr(create, PATCHED, False) and inspect.iscoroutinefunction(create):
             tool.create = surround("tool", _time_setup)(create)  # of the instance: the class is the user's
             setattr(tool.create, PATCHED, True)
+    except Exception as error:
+        error_boundary.record_internal_error("tool", error)
     return Span(tool_site(name))
 
 
