@@ -159,33 +159,40 @@ def in_span(begin: Begin, finish: Finish | None = None) -> Wrapping:
         if find_callsite(original) is not None:
             return original
         location = f"{original.__module__}:{original.__qualname__}"
-
-        def open_span(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
-            if RECORDER.on:
-                try:
-                    span = begin(args[0], args[1:], kwargs)
-                    if span is not None:
-                        span.__enter__()
-                    return span
-                except Exception as error:
-                    error_boundary.record_internal_error(location, error)
-            return None
-
-        def close_span(
-            span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None
-        ) -> None:
-            if span is None:
-                return
-            if error is None and finish is not None:
-                try:
-                    finish(span.merged_parent or span, args[1:], kwargs, result)
-                except Exception as failure:
-                    error_boundary.record_internal_error(location, failure)
-            span.__exit__(None, error, None)
-
-        return wrap_frequent(original, open_span, close_span)
+        return wrap_frequent(original, _make_opening(location, begin), _make_closing(location, finish))
 
     return wrap
+
+
+def _make_opening(location: str, begin: Begin) -> Any:
+    def open_span(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
+        if RECORDER.on:
+            try:
+                span = begin(args[0], args[1:], kwargs)
+                if span is not None:
+                    span.__enter__()
+                return span
+            except Exception as error:
+                error_boundary.record_internal_error(location, error)
+        return None
+
+    return open_span
+
+
+def _make_closing(location: str, finish: Finish | None) -> Any:
+    def close_span(
+        span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None
+    ) -> None:
+        if span is None:
+            return
+        if error is None and finish is not None:
+            try:
+                finish(span.merged_parent or span, args[1:], kwargs, result)
+            except Exception as failure:
+                error_boundary.record_internal_error(location, failure)
+        span.__exit__(None, error, None)
+
+    return close_span
 
 
 def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:

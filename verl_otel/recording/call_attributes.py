@@ -130,6 +130,8 @@ def _is_mapping(kind: type) -> bool:
 
 
 def _size(thing: Any) -> int | None:
+    if type(thing) is list:
+        return len(thing)
     if thing is None or isinstance(thing, (str, bytes)):
         return None
     try:

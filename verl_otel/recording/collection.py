@@ -246,18 +246,17 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
                 trace_id, span_id, parent_id, flags, state, offset = ids or span.resolve()
             start, stop, site, detail = span.start, span.stop, span.site, span._detail
             end_ns, spec, seconds = _whole(stop * 1e9) + offset, site.spec, stop - start
-            if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
-                histogram = measure(span, seconds, state)
-                if flags & SAMPLED and histogram is not None and POLICY.exemplars and histogram.wants(seconds, end_ns):
-                    _offer_exemplar(histogram, span, Exemplar(seconds, end_ns, trace_id, span_id))
+            has_metrics = spec is not _PLAIN or site.series is not None  # a plain span has none
+            histogram = measure(span, seconds, state) if has_metrics else None
+            if histogram is not None and flags & SAMPLED and POLICY.exemplars and histogram.wants(seconds, end_ns):
+                _offer_exemplar(histogram, span, Exemplar(seconds, end_ns, trace_id, span_id))
             outer = span.outer
             while type(outer) is Span and outer.stop:  # a chain of tasks would keep all ended ones alive
                 outer = outer.outer
             if notes is not None:
-                if outer is span.outer:
-                    notes.parents.add(parent_id)
-                served_ns = end_ns if spec.kind == SERVER else 0
+                served_ns = end_ns * (spec.kind == SERVER)
                 notes.add(site.name if detail is None else span.name, seconds, parent_id, served_ns)
+                notes.parents.add(parent_id if outer is span.outer else 0)
             span.outer = outer
             if not flags & SAMPLED and spec.verb != "trajectory":
                 continue

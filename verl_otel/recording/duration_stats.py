@@ -54,7 +54,7 @@ class DurationLog:
     def __init__(self) -> None:
         self.durations: dict[str, list[float]] = {}
         self.parents: set[int] = set()
-        """Ids of parents that had not ended, as far as this process knows; 0: that of a root."""
+        """Ids of parents that had not ended, as far as this process knows; 0 stands for others."""
         self.served: list[Served] = []
 
     def add(self, name: str, seconds: float, parent_id: int, served_ns: int = 0) -> None:

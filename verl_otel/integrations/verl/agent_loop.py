@@ -186,7 +186,7 @@ def _set_end(end: str) -> None:
 def _end_turn(error: BaseException | None = None) -> None:
     span = current_span()
     if span is not None and span.site is _TURN and not span.stop:
-        span.close(error)
+        span.__exit__(None, error, None)
 
 
 def _close_turns(_args: Any, _kwargs: Any, _result: Any, error: BaseException | None) -> None:
