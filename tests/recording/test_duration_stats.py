@@ -29,6 +29,7 @@ def switched_on():
 def note(name, seconds, parent_id=0):
     notes = duration_stats.DurationLog()
     notes.add(name, seconds, parent_id)
+    notes.parents.add(parent_id)
     DURATIONS.add(notes)
 
 
@@ -80,16 +81,17 @@ def test_spans_that_are_not_kept_are_noted_too(recorded, monkeypatch):
 
 @pytest.mark.parametrize("on", [False, True])
 def test_nothing_is_noted_while_nobody_asks(recorded, on):
-    """Off, a span that is drained leaves nothing; on, it does."""
+    """Off, a span that is drained leaves nothing; on, its name and what it moves: its parent, while that is open."""
     DURATIONS.switch(on=on)
-    with verl_otel.step(1) as step, Span(CallSite("generate")):
-        pass
-    assert len(recorded.spans) == 2
-    above = step.resolve().span_id
-    noted = {"verl.step", "verl.generate"}, {above}, [above]
-    served = [each.parent_id for each in DURATIONS.served()]
-    found = set(DURATIONS.by_name()), DURATIONS.take_active(), served
-    assert found == (noted if on else (set(), set(), []))
+    with verl_otel.step(1) as step:
+        with verl_otel.tool("outer"), Span(CallSite("generate")):
+            pass
+        assert len(recorded.spans) == 2
+        above = step.resolve().span_id
+        served = [each.parent_id for each in DURATIONS.served()]
+        found = set(DURATIONS.by_name()), DURATIONS.take_active(), len(served)
+    noted = {"execute_tool outer", "verl.generate"}, {above}, 1
+    assert found == (noted if on else (set(), set(), 0))
 
 
 @pytest.mark.full

@@ -15,11 +15,11 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording.decorate import Wrapping, find_callsite, make_wrapper
+from verl_otel.recording.decorate import Wrapping, find_callsite, wrap_frequent
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 
@@ -159,53 +159,40 @@ def in_span(begin: Begin, finish: Finish | None = None) -> Wrapping:
         if find_callsite(original) is not None:
             return original
         location = f"{original.__module__}:{original.__qualname__}"
-        return make_wrapper(original, functools.partial(SpanCall, location, begin, finish))
+        return wrap_frequent(original, _make_opening(location, begin), _make_closing(location, finish))
 
     return wrap
 
 
-class SpanCall:
-    """One call of a host's function in a span. A class: `recording.decorate.Call` with a generator costs more."""
-
-    __slots__ = ("_args", "_begin", "_finish", "_kwargs", "_location", "_span", "result")
-
-    def __init__(
-        self, location: str, begin: Begin, finish: Finish | None, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._location, self._begin, self._finish = location, begin, finish
-        self._args, self._kwargs = args, kwargs
-        self._span: Span | None = None
-        self.result: Any = None
-        """What the function returned."""
-
-    def __enter__(self) -> SpanCall:
+def _make_opening(location: str, begin: Begin) -> Any:
+    def open_span(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
         if RECORDER.on:
             try:
-                owner, self._args = self._args[0], self._args[1:]
-                span = self._begin(owner, self._args, self._kwargs)
+                span = begin(args[0], args[1:], kwargs)
                 if span is not None:
                     span.__enter__()
-                    self._span = span
+                return span
             except Exception as error:
-                error_boundary.record_internal_error(self._location, error)
-        return self
+                error_boundary.record_internal_error(location, error)
+        return None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    return open_span
+
+
+def _make_closing(location: str, finish: Finish | None) -> Any:
+    def close_span(
+        span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: BaseException | None
     ) -> None:
-        span = self._span
         if span is None:
             return
-        if error is None and self._finish is not None:
+        if error is None and finish is not None:
             try:
-                try:
-                    self._finish(span.merged_parent or span, self._args, self._kwargs, self.result)
-                except Exception as failure:
-                    error_boundary.record_internal_error(self._location, failure)
-            except BaseException as foreign:  # what a handler of a signal raises, also while ours is reported
-                span.close(foreign)
-                raise
-        span.__exit__(kind, error, trace)
+                finish(span.merged_parent or span, args[1:], kwargs, result)
+            except Exception as failure:
+                error_boundary.record_internal_error(location, failure)
+        span.__exit__(None, error, None)
+
+    return close_span
 
 
 def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:

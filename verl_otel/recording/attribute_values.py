@@ -163,6 +163,10 @@ def _first_items(values: Any) -> list[Any]:
     return list(islice(base.__iter__(values), MAX_ITEMS))
 
 
+_NO_NUMBERS: Final = frozenset({type(None), str, dict, list, tuple})
+"""Common types without a number."""
+
+
 def to_number(value: object) -> int | float | bool | None:
     """Return the number that a value is, else None. Never raises, and never waits for a device.
 
@@ -174,8 +178,8 @@ def to_number(value: object) -> int | float | bool | None:
     if kind is float or kind is bool:
         return value  # type: ignore[return-value]  # checked by its type
     if kind is int:
-        return fit_64_bits(value)  # type: ignore[arg-type]  # checked by its type
-    if value is None or kind is str:
+        return value if -1 << 62 < value < 1 << 62 else fit_64_bits(value)  # type: ignore[arg-type,operator,return-value]  # checked by its type
+    if kind in _NO_NUMBERS:
         return None
     try:
         return _read_number(kind, value)

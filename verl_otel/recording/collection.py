@@ -245,16 +245,19 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
                 last_parent = None
                 trace_id, span_id, parent_id, flags, state, offset = ids or span.resolve()
             start, stop, site, detail = span.start, span.stop, span.site, span._detail
-            end_ns, spec = _whole(stop * 1e9) + offset, site.spec
-            if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
-                _measure(span, end_ns, trace_id, span_id, state, sampled=flags & SAMPLED)
+            end_ns, spec, seconds = _whole(stop * 1e9) + offset, site.spec, stop - start
+            has_metrics = spec is not _PLAIN or site.series is not None  # a plain span has none
+            histogram = measure(span, seconds, state) if has_metrics else None
+            if histogram is not None and flags & SAMPLED and POLICY.exemplars and histogram.wants(seconds, end_ns):
+                _offer_exemplar(histogram, span, Exemplar(seconds, end_ns, trace_id, span_id))
             outer = span.outer
             while type(outer) is Span and outer.stop:  # a chain of tasks would keep all ended ones alive
                 outer = outer.outer
-            span.outer = outer
             if notes is not None:
-                served_ns = end_ns if spec.kind == SERVER else 0
-                notes.add(site.name if detail is None else span.name, stop - start, parent_id, served_ns)
+                served_ns = end_ns * (spec.kind == SERVER)
+                notes.add(site.name if detail is None else span.name, seconds, parent_id, served_ns)
+                notes.parents.add(parent_id if outer is span.outer else 0)
+            span.outer = outer
             if not flags & SAMPLED and spec.verb != "trajectory":
                 continue
             start_ns, own = _whole(start * 1e9) + offset, span._attributes
@@ -275,18 +278,14 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
             error_boundary.record_internal_error("record", error)
 
 
-def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, state: str, *, sampled: int) -> None:
-    """Record the metrics of a span, and offer an exemplar if it is sampled and the slowest of its bucket.
+def _offer_exemplar(histogram: series.Histogram, span: Span, exemplar: Exemplar) -> None:
+    """Offer an exemplar, which is the slowest of its bucket.
 
     A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket
     without a recent exemplar marks one for it.
     """
-    seconds = span.stop - span.start
-    histogram = measure(span, seconds, state)
-    if histogram is None or not sampled or not POLICY.exemplars or not histogram.wants(seconds, end_ns):
-        return
-    if MARKS.allows_exemplar(span, needed=histogram.lacks(seconds, end_ns)):
-        histogram.offer(Exemplar(seconds, end_ns, trace_id, span_id))
+    if MARKS.allows_exemplar(span, needed=histogram.lacks(exemplar.value, exemplar.time_ns)):
+        histogram.offer(exemplar)
 
 
 def record_open(span: Span) -> SpanRecord:

@@ -520,35 +520,6 @@ After = Callable[[tuple[Any, ...], dict[str, Any], Any, "BaseException | None"],
 """``after(args, kwargs, result, error)`` runs after it; ``error`` is what the call raised, or None."""
 
 
-class ShortCall:
-    """One call of a host's function, with a function of a hook before and after it. For frequent calls: a generator costs more."""
-
-    __slots__ = ("_after", "_args", "_kwargs", "_location", "result")
-
-    def __init__(
-        self, location: str, before: Before | None, after: After, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._location, self._after, self._args, self._kwargs = location, after, args, kwargs
-        self.result: Any = None
-        """What the function returned."""
-        if before is not None:
-            try:
-                before(args, kwargs)
-            except Exception as error:
-                error_boundary.record_internal_error(location, error)
-
-    def __enter__(self) -> ShortCall:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._after(self._args, self._kwargs, self.result, error)
-        except Exception as failure:
-            error_boundary.record_internal_error(self._location, failure)
-
-
 def make_wrapper(function: Any, open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
     """Return what calls a function, sync or async, within ``open_call(args, kwargs)``: a `Call`, or what can stand for one.
 
@@ -583,8 +554,64 @@ def surround(location: str, around: Around) -> Wrapping:
 
 
 def surround_shortly(location: str, after: After, before: Before | None = None) -> Wrapping:
-    """Return what wraps a function, sync or async, with two functions around each call."""
-    return functools.partial(make_wrapper, open_call=functools.partial(ShortCall, location, before, after))
+    """Return what wraps a function, sync or async, with two functions around each call. For frequent calls: a generator costs more."""
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if before is not None:
+            try:
+                before(args, kwargs)
+            except Exception as error:
+                error_boundary.record_internal_error(location, error)
+
+    def end(_begun: None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, error: Any) -> None:
+        try:
+            after(args, kwargs, result, error)
+        except Exception as failure:
+            error_boundary.record_internal_error(location, failure)
+
+    return functools.partial(wrap_frequent, begin=begin, end=end)
+
+
+def wrap_frequent(
+    function: Any,
+    begin: Callable[[tuple[Any, ...], dict[str, Any]], Any],
+    end: Callable[[Any, tuple[Any, ...], dict[str, Any], Any, BaseException | None], None],
+) -> Any:
+    """Return what calls a function, sync or async, between two of ours, at half the cost of a `with` block.
+
+    Args:
+        function: A host's function.
+        begin: ``begin(args, kwargs)`` runs before it, and returns what ``end`` gets. A Python function: after a builtin, such as a partial,
+            CPython runs signal handlers, and what one raises there would leave a span open.
+        end: ``end(begun, args, kwargs, result, error)`` runs after it, and again if a signal handler has interrupted it.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            begun = begin(args, kwargs)
+            try:
+                result = await function(*args, **kwargs)
+                end(begun, args, kwargs, result, None)
+            except BaseException as error:
+                end(begun, args, kwargs, None, error)
+                raise
+            return result
+
+        return async_wrapper
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        begun = begin(args, kwargs)
+        try:
+            result = function(*args, **kwargs)
+            end(begun, args, kwargs, result, None)
+        except BaseException as error:
+            end(begun, args, kwargs, None, error)
+            raise
+        return result
+
+    return wrapper
 
 
 # -- The descriptors of a class body: each is replaced by one of the same kind whose function is wrapped --

@@ -18,7 +18,7 @@ from verl_otel._internal import process_state
 MAX_NAMES: Final = 256
 """Span names of one process that have statistics."""
 MAX_ACTIVE: Final = 50_000
-"""Parents of ended spans that are held until the watchdog takes them."""
+"""Parents of ended spans that are held until the watchdog takes them, and that it holds."""
 MAX_SERVED: Final = 128
 """Served calls of other processes that are held."""
 MAX_TOP: Final = 16
@@ -54,6 +54,7 @@ class DurationLog:
     def __init__(self) -> None:
         self.durations: dict[str, list[float]] = {}
         self.parents: set[int] = set()
+        """Ids of parents that had not ended, as far as this process knows; 0 stands for others."""
         self.served: list[Served] = []
 
     def add(self, name: str, seconds: float, parent_id: int, served_ns: int = 0) -> None:
@@ -70,7 +71,6 @@ class DurationLog:
             self.durations[name] = [seconds]
         else:
             durations.append(seconds)
-        self.parents.add(parent_id)
         if served_ns:
             self.served.append(Served(parent_id, name, served_ns))
 

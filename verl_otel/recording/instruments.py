@@ -99,7 +99,11 @@ class _LabelledInstrument:
         number = to_number(value) if RECORDER.on else None
         if number is None:
             return
-        found = self._find_again(labels)
+        found = None
+        try:
+            found = self._found.get((*labels, *labels.values()))
+        except Exception as error:  # a value that has no hash
+            error_boundary.may_propagate(error)
         if found is None:
             found = self._find(labels)
             if found is None:
@@ -109,14 +113,6 @@ class _LabelledInstrument:
                 key = (*labels, *labels.values())
                 self._found[key] = found
         found.record(number)
-
-    def _find_again(self, labels: dict[str, Any]) -> series.Series | None:
-        """Return the series of labels that were given before, or None."""
-        try:
-            return self._found.get((*labels, *labels.values()))
-        except Exception as error:  # a value that has no hash
-            error_boundary.may_propagate(error)
-            return None
 
 
 class Counter(_LabelledInstrument):
@@ -141,7 +137,12 @@ class Histogram(_LabelledInstrument):
 
     def record(self, value: float, **labels: str | int | bool) -> None:
         """Take one measurement. Labels must have few values: never a step, an id or free text."""
-        found = self._find_again(labels) if RECORDER.on and type(value) is float else None
+        found = None
+        if RECORDER.on and type(value) is float:
+            try:
+                found = self._found.get((*labels, *labels.values()))
+            except Exception as error:  # a value that has no hash
+                error_boundary.may_propagate(error)
         if found is None:
             self._record(value, labels)
         elif len(found.buffer) < series.CHUNK:  # `record` of the series, without a call

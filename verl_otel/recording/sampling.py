@@ -124,8 +124,7 @@ class TrajectoryMarks:
         """
         reason = self.find_reason(span, seconds)
         if reason is not None:
-            span.set_attribute(attr.SAMPLING_KEEP, True)
-            span.set_attribute(attr.SAMPLING_REASON, reason)
+            span.take_attributes({attr.SAMPLING_KEEP: True, attr.SAMPLING_REASON: reason})
 
     def allows_exemplar(self, span: Span, *, needed: bool) -> bool:
         """Return whether an exemplar may lead to a span: if it is in a trajectory, to one that is kept, or is marked now for this.

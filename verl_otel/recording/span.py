@@ -621,7 +621,7 @@ class Span:
             self.detail.is_large = True
 
     def take_attributes(self, attributes: Mapping[str, AttributeValue | None]) -> None:
-        """Set a few attributes of a hook: numbers and short texts, which are not converted again. None: not known."""
+        """Set attributes of a hook: numbers and short texts, which are neither converted nor weighed. None: not known."""
         own = self._attributes
         if own is None:
             own = self._attributes = {}

@@ -209,11 +209,10 @@ def _trajectory(span: Span, seconds: float, validate: str) -> None:
     if not span.site.hook:
         own_loop.describe(span)
     values = span.attributes
-    if attr.OUTCOME not in values:
-        span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
     labels = _VALIDATION_LABELS[validate]
     end = _find_end(span, values)
-    span.set_attribute(attr.TRAJECTORY_END, end)
+    outcome = None if attr.OUTCOME in values else "failure" if span.error else "success"
+    span.take_attributes({attr.OUTCOME: outcome, attr.TRAJECTORY_END: end})
     counter(metric_names.ROLLOUT_TRAJECTORIES, ((attr.TRAJECTORY_END, end), *labels)).record(1)
     tokens: dict[str, float] = {}
     for kind, key in _LENGTHS:
@@ -275,11 +274,11 @@ def _consume(span: Span, _seconds: float, _validate: str) -> None:
 
 
 def _llm(span: Span, seconds: float, validate: str) -> None:
-    site, own = span.site, span._attributes
-    cache = site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
+    site, own, fixed = span.site, span._attributes or {}, span.site.attributes
+    cache = site.token_series if own.keys().isdisjoint(_LLM_LABELS) else {}
     both: list[float | None] = []
     for metric, key in _TOKENS:
-        tokens = to_number(span.find_attribute(key))
+        tokens = to_number(own.get(key, fixed.get(key)))
         both.append(tokens)
         if tokens is not None:
             series = cache.get((metric, validate))

@@ -217,8 +217,10 @@ class Outputs:
         """Call something with every exporter; an exception is counted, and does not keep the next one from its call."""
         others = [exporter for exporter in (self.user, self._run_log) if exporter is not None]
         for exporter in (*self._watchdog, *self.exporters, *others):
-            with error_boundary.suppress_errors(f"{what} {exporter.name}"):
+            try:
                 call(exporter)
+            except Exception as error:
+                error_boundary.record_internal_error(f"{what} {exporter.name}", error)
 
 
 def _shut_unused(opened: list[tuple[Exporter, Any]], used: Sequence[Any]) -> None:

@@ -77,12 +77,12 @@ def describe(stack: Sequence[FrameType], ran: float, pinged: float) -> BlockingW
 
 
 def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
-    """Return the innermost open span that a wrapper on the stack holds."""
+    """Return the innermost open span that a wrapper of a user on the stack holds: of what hooks opened, the current one may lie deeper."""
     for frame in stack:
         name = frame.f_code.co_filename
         if name.startswith(_OWN):
             for value in frame.f_locals.values():
-                if type(value) is Span and value.start and not value.stop:
+                if type(value) is Span and value.start and not value.stop and not value.site.hook:
                     return value  # type: ignore[return-value]  # as every span
     return None
 

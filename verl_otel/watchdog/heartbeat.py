@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from verl_otel import resource
@@ -265,7 +266,8 @@ class Heartbeat(Exporter):
         """Replace the report if it has changed."""
         with error_boundary.suppress_errors("watchdog"):
             now, peers, written = time.time_ns(), DURATIONS.by_name(), self._written
-            self._progress.update(dict.fromkeys(DURATIONS.take_active(), now))
+            room = duration_stats.MAX_ACTIVE - len(self._progress)
+            self._progress.update(dict.fromkeys(islice(DURATIONS.take_active(), room), now))
             suspects: tuple[SuspectSpan, ...] = ()
             if (
                 (written is not None and written.suspects)

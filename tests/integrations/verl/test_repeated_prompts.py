@@ -4,7 +4,7 @@
 
 import pytest
 
-from verl_otel.integrations.verl import repeated_prompts
+from verl_otel.integrations.verl import repeated_prompts, training
 
 
 class Epoch:
@@ -16,7 +16,7 @@ def find(monkeypatch):
     """Return what is reported of some epochs, each a list of batches of rows."""
     texts = []
     monkeypatch.setattr(repeated_prompts.alerts, "report", lambda _config, _step, text: texts.append(text))
-    monkeypatch.setattr(repeated_prompts._Noted, "is_reported", False)
+    training.begin()
 
     def find(*epochs, column="raw_prompt"):
         for batches in epochs:
@@ -34,6 +34,13 @@ def test_a_batch_that_comes_again_is_reported_once(find):
     assert find([range(8), range(8, 16), range(4, 12), range(8)]) == [
         "8 of 8 prompts of a batch were loaded before in the same epoch: does the sampler or the data set repeat them?"
     ]
+
+
+def test_the_next_run_of_the_process_is_reported_on_its_own(find):
+    """A process may train several runs one after the other."""
+    find([range(8), range(8)])
+    training.begin()
+    assert len(find([range(8), range(8)])) == 2
 
 
 @pytest.mark.parametrize(

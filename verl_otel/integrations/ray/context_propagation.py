@@ -19,7 +19,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import SpanCall, assign, replace
+from verl_otel.integrations.patch import assign, replace
 from verl_otel.integrations.spans import OPENERS, current_span_context
 from verl_otel.recording.context import context_access
 from verl_otel.recording.state import RECORDER
@@ -45,7 +45,10 @@ class _ServerTracer:
     def start_as_current_span(self, name: str, *_args: Any, **_kwargs: Any) -> Iterator[Any]:
         class_name, _, method = name.partition(" ")[0].rpartition(".")
         opener = OPENERS.get(method)
-        with SpanCall("ray call", lambda *_: opener(class_name) if opener is not None else None, None, (None,), {}):
+        span = None
+        with error_boundary.suppress_errors("ray call"):
+            span = opener(class_name) if opener is not None and RECORDER.on else None
+        with span or contextlib.nullcontext():
             yield context_access().invalid
 
 

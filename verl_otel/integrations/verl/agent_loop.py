@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import PATCHED, Hook, argument, in_span
-from verl_otel.integrations.spans import describe, find_open
+from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
@@ -113,19 +113,20 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
         value = to_number(getattr(measured, name, None))
         if value is not None and value >= 0:  # -1 means unknown in verl
             attributes[key] = value
+    span.take_attributes(attributes)
     fields = _read_reward_fields(outputs[-1])
     if fields:
-        attributes[attr.REWARD_FIELDS] = fields
-    describe(span, attributes)
+        span.set_attribute(attr.REWARD_FIELDS, fields)
 
 
 def read_outputs(outputs: list[Any]) -> dict[str, Any]:
     """Return the attributes of a trajectory: the tokens of all its outputs, and what else the last one has."""
     each = [extract_trajectory({}, output) for output in outputs]
     attributes = each[-1]
-    for key in (attr.PROMPT_TOKENS, attr.RESPONSE_TOKENS, attr.GENERATED_TOKENS):
-        tokens = [values[key] for values in each]
-        attributes[key] = None if None in tokens else sum(tokens)
+    if len(each) > 1:
+        for key in (attr.PROMPT_TOKENS, attr.RESPONSE_TOKENS, attr.GENERATED_TOKENS):
+            tokens = [values[key] for values in each]
+            attributes[key] = None if None in tokens else sum(tokens)
     return attributes
 
 
@@ -185,7 +186,7 @@ def _set_end(end: str) -> None:
 def _end_turn(error: BaseException | None = None) -> None:
     span = current_span()
     if span is not None and span.site is _TURN and not span.stop:
-        span.close(error)
+        span.__exit__(None, error, None)
 
 
 def _close_turns(_args: Any, _kwargs: Any, _result: Any, error: BaseException | None) -> None:
@@ -227,11 +228,13 @@ def tool_site(name: str) -> CallSite:
 
 def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     name, tool = _find_tool(loop, args, kwargs)
-    with error_boundary.suppress_errors("tool"):
+    try:
         create = getattr(tool, "create", None)
         if create is not None and not getattr(create, PATCHED, False) and inspect.iscoroutinefunction(create):
             tool.create = surround("tool", _time_setup)(create)  # of the instance: the class is the user's
             setattr(tool.create, PATCHED, True)
+    except Exception as error:
+        error_boundary.record_internal_error("tool", error)
     return Span(tool_site(name))
 
 

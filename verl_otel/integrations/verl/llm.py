@@ -84,7 +84,7 @@ def _count_turn() -> None:
     trajectory = find_open("trajectory") if RECORDER.on and not _is_counted.get() else None
     if trajectory is not None:
         turns = to_number(trajectory.find_attribute(attr.TURNS))
-        trajectory.take_attributes({attr.TURNS: int(turns or 0) + 1})
+        trajectory.set_attribute(attr.TURNS, int(turns or 0) + 1)
 
 
 def _count_once(_args: Any, _kwargs: Any) -> Steps:
@@ -110,8 +110,9 @@ def _finish_llm(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> 
         attributes[attr.PREEMPTIONS] = None  # -1 means unknown in verl
     span.take_attributes(attributes)
     trajectory = find_open("trajectory")
-    if trajectory is not None:
-        trajectory.take_attributes({attr.GEN_AI_FINISH_REASONS: attributes[attr.GEN_AI_FINISH_REASONS]})
+    reasons = attributes[attr.GEN_AI_FINISH_REASONS]
+    if trajectory is not None and reasons is not None:
+        trajectory.set_attribute(attr.GEN_AI_FINISH_REASONS, reasons)
 
 
 # -- verl's reward loop: one span per sample, and its context in the threads of reward functions --
@@ -151,7 +152,8 @@ def _function_name(worker: Any) -> str:
 
 
 def _finish_reward(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
-    describe(span, {key: value for key, value in extract_reward({}, result).items() if key not in span.attributes})
+    known = span.attributes
+    describe(span, {key: value for key, value in extract_reward({}, result).items() if key not in known})
 
 
 def _carry_context(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:

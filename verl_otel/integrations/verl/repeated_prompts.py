@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
+from verl_otel.integrations.verl import training
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.session import alerts, current_session
 
@@ -25,29 +25,24 @@ FEWEST: Final = 4
 _PARTS: Final = ("raw_prompt", "reward_model", "extra_info", "tools_kwargs")
 
 
-class _Noted:
-    epochs: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
-    """Hashes of the rows that each iterator over the data has returned."""
-    is_reported = False
-
-
 def note(iterator: Any, batch: Any) -> None:
-    """Note the rows of a batch, and report once if many of them were loaded in this epoch before.
+    """Note the rows of a batch, and report once in a run if many of them were loaded in this epoch before.
 
     Args:
         iterator: An iterator over the data, which lasts for one epoch.
         batch: What it has returned: a mapping of columns, as verl's ``collate_fn`` makes it; others are left alone.
     """
-    if _Noted.is_reported or not isinstance(batch, Mapping) or _PARTS[0] not in batch:
+    run = training.current
+    if run.has_reported_repeats or not isinstance(batch, Mapping) or _PARTS[0] not in batch:
         return
-    known = _Noted.epochs.setdefault(iterator, set())
+    known = run.loaded_rows.setdefault(iterator, set())
     columns = [batch[name][:ROWS] for name in _PARTS if name in batch]
     rows = [hash(repr(row)) for row in zip(*columns, strict=True)]
     repeated = sum(row in known for row in rows)
     if len(known) < MAX_KNOWN:
         known.update(rows)
     if len(rows) >= FEWEST and repeated >= SHARE * len(rows):
-        _Noted.is_reported = True
+        run.has_reported_repeats = True
         session = current_session()
         text = f"{repeated} of {len(rows)} prompts of a batch were loaded before in the same epoch: does the sampler or the data set repeat them?"
         alerts.report(session.config if session is not None else None, Trainer.step_number() or 0, text)
@@ -55,4 +50,4 @@ def note(iterator: Any, batch: Any) -> None:
 
 def forget(iterator: Any) -> None:
     """Forget the rows of an iterator that is at its end: with workers that stay, it goes through the next epoch, too."""
-    _Noted.epochs.pop(iterator, None)
+    training.current.loaded_rows.pop(iterator, None)

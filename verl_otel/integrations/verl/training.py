@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from verl_otel.guards.decisions import Guards, Stop
 from verl_otel.health.recent_past import StepFollower
@@ -42,6 +44,9 @@ class Training:
         self.best_worker: threading.Thread | None = None
         self.has_described_best = False
         """Whether a line of the log has named what an earlier run kept."""
+        self.loaded_rows: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
+        """Hashes of the rows that each iterator over the data has returned; see `repeated_prompts`."""
+        self.has_reported_repeats = False
 
 
 current = Training()

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
 from verl_otel.integrations.patch import Hook, argument, in_span
-from verl_otel.integrations.spans import describe
 from verl_otel.integrations.verl.agent_loop import open_trajectory, read_outputs, set_outcome, tool_site
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name
@@ -84,7 +83,7 @@ def _finish_session(span: Span, _args: Any, kwargs: dict[str, Any], result: Any)
     outputs = result[0]
     if not outputs:
         return
-    describe(span, read_outputs(outputs))
+    span.take_attributes(read_outputs(outputs))
     origin = find_origin()
     if origin is not None:
         uid = str((kwargs.get("sample_fields") or {}).get("uid"))
