@@ -412,8 +412,10 @@ def _scaling(compared: Compare) -> list[str]:
     unit = "GPUs" if compared.has_gpu else "devices"
     return [
         "",
-        f"Scaling efficiency from {compared.resources.a.gpus} to {compared.resources.b.gpus} {unit}, tokens per second and {unit.rstrip('s')}: "
-        f"{', '.join(known)} (100% is linear).",
+        (
+            f"Scaling efficiency from {compared.resources.a.gpus} to {compared.resources.b.gpus} {unit}, "
+            f"tokens per second and {unit.removesuffix('s')}: {', '.join(known)} (100% is linear)."
+        ),
     ]
 
 

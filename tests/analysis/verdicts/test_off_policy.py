@@ -43,6 +43,16 @@ def test_fresh_samples_show_what_does_not_come_with_age(given, share, text):
     assert text in " ".join(wording.describe_off_policy(found))
 
 
+def test_updates_between_two_versions_make_samples_old():
+    """The age is in versions: of four updates that make one, three train on samples of weights that they do not have any more."""
+    given = steps((0, 0.002), (1, 0.008))
+    found = off_policy.judge(given, 4)
+    assert (found.fresh_steps, found.stale_steps, found.from_age) == (0, 2, None)
+    text = " ".join(wording.describe_off_policy(found))
+    assert "fresh samples" not in text
+    assert "no step had only fresh ones: 4 updates make a version" in text
+
+
 @pytest.mark.parametrize(
     ("given", "is_explained"),
     [
