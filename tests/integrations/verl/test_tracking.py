@@ -204,19 +204,6 @@ def test_verl_trains_on_samples_up_to_the_bound_of_staleness(recorded, tracking_
     assert max((20 - 1) - (int(prompt) - 1) for prompt in kept) == bound_of(recorded)
 
 
-@pytest.mark.parametrize(("mode", "updates"), [("separate_async", "4"), ("sync", None)])
-def test_the_updates_of_a_version_are_in_the_manifest(tracking_class, tmp_path, mode, updates):
-    """As verl reads it: in the section of its mode, which every configuration has."""
-    v1 = {"trainer_mode": mode, "separate_async": {"parameter_sync_step": 4}}
-    verl_otel.init(exporters="file", run_dir=tmp_path, run_id="r1")
-    try:
-        tracking_class("p", "e", "console", {"trainer": {"v1": v1}})
-    finally:
-        verl_otel.shutdown()
-    manifest = json.loads((tmp_path / "r1" / "run.json").read_text())
-    assert manifest.get("verl.trainer.local_updates") == updates
-
-
 @pytest.mark.parametrize("config", [None, {}, {"trainer": None}, {"trainer": 3}, object()])
 def test_a_configuration_of_another_form(recorded, tracking_class, config):
     """What the configuration does not say is left out."""

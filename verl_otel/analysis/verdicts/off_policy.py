@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import Explanation
-from verl_otel.semconv import attributes as attr
+from verl_otel.analysis.model import Explanation, Step
 from verl_otel.semconv.metric_names import SCALAR_PREFIX
 
 PROBABILITIES: Final = "training/rollout_probs_diff_mean"
@@ -27,6 +27,8 @@ DIFFERENCES: Final = {
     "actor/rollout_corr/k3_kl": "KL divergence (k3)",
 }
 """Scalars of verl with the difference, never negative, and what they are; the first that a run has counts."""
+_UPDATE: Final = "update_actor"
+"""Phase in which verl's trainers update the policy."""
 USUAL, MOST = 0.005, 0.01
 """Means of `PROBABILITIES` with fresh samples: usual are values below the first; above the second something is wrong with the engine. Both are
 from verl's FAQ (docs/faq/faq.rst, "Missmatch between inference and training sequence"). It has none for the KL divergence."""
@@ -89,5 +91,9 @@ def judge_run(run: Explanation) -> OffPolicy | None:
         if key is not None:
             for time, value in zip(series.times_ns, series.values, strict=True):
                 steps.setdefault(time, {})[key] = value
-    local = str(run.manifest.get(attr.LOCAL_UPDATES, ""))
-    return judge(steps.values(), max(1, int(local)) if local.isdecimal() else 1)
+    return judge(steps.values(), max(1, *map(_count_updates, run.steps)))
+
+
+def _count_updates(step: Step) -> int:
+    """Return how often the trainer updated the policy in a step; 0 if its path is not known any more."""
+    return sum(phase == _UPDATE for phase, _ in groupby(segment.phase for segment in step.path))

@@ -176,9 +176,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     device = read_setting(config, "trainer.device")
     devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
     penalty = {attr.KL_IN_REWARD: "true"} if read_setting(config, "algorithm.use_kl_in_reward") is True else {}
-    local = read_setting(config, f"trainer.v1.{labels.get(attr.TRAINER_MODE, '')}.parameter_sync_step")
-    updates = {} if local is None else {attr.LOCAL_UPDATES: to_text(local)}
-    record_run({**labels, **devices, **penalty, **updates, **_find_sample_folders(config)})
+    record_run({**labels, **devices, **penalty, **_find_sample_folders(config)})
     prometheus.add_transfer_queue(config)
 
 
