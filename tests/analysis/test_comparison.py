@@ -239,8 +239,8 @@ def gpu(name, index, points):
     return series(name, points, hw__id=f"GPU-{index}", instance="actor_rollout_ref-0")
 
 
-def tokens(instance, points, kind="generated"):
-    return series("verl.rollout.tokens", points, verl__token__type=kind, instance=instance)
+def tokens(instance, points, kind="generated", validate="false"):
+    return series("verl.rollout.tokens", points, verl__token__type=kind, verl__validate=validate, instance=instance)
 
 
 def measured_run(*found, gpus=2, nodes=None, tokens_of_step=1000, **manifest):
@@ -310,6 +310,22 @@ def test_rollout_tokens_are_the_growth_of_all_counters(written):
 def test_a_process_that_was_started_again_counts_on():
     used = measure(measured_run(tokens("agent_loop-0", {0: 0.0, 20: 1000.0, 30: 200.0, 50: 700.0})))
     assert used.rollout_tokens_per_second == pytest.approx((1000 + 700) / 50)
+
+
+def test_what_was_validated_before_the_first_step_is_no_part_of_the_rate():
+    """Counters are read once a second: their first point, or the next one, may be later than the step began. Between steps a validation counts."""
+    made = measured_run(
+        tokens("agent_loop-0", {1: 800.0, 15: 900.0, 60: 900.0}, validate="true"),
+        tokens("agent_loop-1", {-1: 300.0, 1: 800.0, 49: 800.0, 51: 850.0}, validate="true"),
+        tokens("agent_loop-0", {9: 600.0, 60: 600.0}),
+    )
+    validations = [
+        (None, T0 - 9 * SECOND, T0),
+        (1, T0 + 12 * SECOND, T0 + 14 * SECOND),
+        (3, T0 + 50 * SECOND, T0 + 51 * SECOND),
+    ]
+    used = measure(made._replace(validations=tuple(validations)))
+    assert used.rollout_tokens_per_second == pytest.approx((100 + 600) / 50)
 
 
 def test_scaling_is_throughput_by_gpu():

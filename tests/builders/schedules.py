@@ -34,7 +34,7 @@ def roll(begin, pieces, *, at=3, trace=None, submitter=0, name="t"):
     return f.roll(begin, reached, *children, trace=trace)._replace(submitter=submitter)
 
 
-def record(steps, *, train=10, between=4, shuffle=lambda members: members, limit=1_000):
+def record(steps, *, train=10, between=4, shuffle=lambda members: members, limit=1_000, resumed_at=None, pause=0):
     """Steps one after the other: each submits its trajectories, waits for all of them, trains, and logs.
 
     Args:
@@ -43,6 +43,8 @@ def record(steps, *, train=10, between=4, shuffle=lambda members: members, limit
         between: Time to the next step.
         shuffle: Order in which members are given to the analysis.
         limit: Trajectories that are kept.
+        resumed_at: Place of the step with which a second attempt begins; None: there is one attempt.
+        pause: Nanoseconds between the two attempts.
     """
     recent, begin = RecentSteps(limit), 0
     for number, planned in enumerate(steps):
@@ -56,7 +58,8 @@ def record(steps, *, train=10, between=4, shuffle=lambda members: members, limit
         phases = [f.phase("gen", begin + GEN, end, f.consume(end, *members)), f.phase("update_actor", end, end + train)]
         root = root._replace(span=root.span._replace(end_ns=end + train), children=phases)
         next_ns = end + train + between
-        step = f.tell(root, members)._replace(next_ns=next_ns)
-        recent.add(step, tuple(shuffle(members)), (root,), is_last=number == len(steps) - 1)
-        begin = next_ns
+        attempt = 2 if resumed_at is not None and number >= resumed_at else 1
+        step = f.tell(root, members)._replace(next_ns=next_ns, attempt=attempt)
+        recent.add(step, tuple(shuffle(members)), (root,), is_last=number + 1 in (len(steps), resumed_at))
+        begin = next_ns + (pause if number + 1 == resumed_at else 0)
     return recent.all()

@@ -147,8 +147,21 @@ def test_runs_of_different_size_have_a_scaling_efficiency(call, pair, form):
     lines = [" ".join(line.replace("|", " ").split()) for line in call("compare", "a", "b", *form).out.splitlines()]
     assert "GPUs 8 16 +100.0%" in lines
     assert "GPU utilisation 80% 40% -50.0%" in lines
-    assert "GPU memory, mean 64 GiB 64 GiB +0.0%" in lines
-    assert "Scaling efficiency from 8 to 16 GPUs: 50% for trained tokens (100% is linear)." in lines
+    assert "memory of a GPU, mean 64 GiB 64 GiB +0.0%" in lines
+    assert any(line.startswith("trained tokens, for a second of a step ") for line in lines)
+    assert (
+        "Scaling efficiency from 8 to 16 GPUs, tokens per second and GPU: 50% for trained tokens (100% is linear)."
+        in lines
+    )
+
+
+def test_rates_say_which_tokens_they_are_of_and_what_they_are_divided_by(call, pair):
+    """A token of a rate may be one that was generated or trained on, and a second one of a step or of the run."""
+    pair()
+    out = " ".join(call("compare", "a", "b").out.split())
+    assert " tokens/s (" in out
+    assert " ms/token (" in out
+    assert "Tokens: those that the model wrote and that were trained on, for a second of their step" in out
 
 
 def test_too_few_steps_have_no_scaling_efficiency(call, pair):
@@ -272,7 +285,7 @@ def test_runs_without_gpus_have_devices(call, pair):
     pair(**{name: run._replace(has_gpu=False) for name, run in made.items()})
     out = call("compare", "a", "b").out
     assert "gpu rows: seconds of one device (CPU) until the next step" in out
-    assert " device ms " in out
+    assert " device ms/token " in out
     assert "GPU" not in out
     assert "  gpu idle" in out
 

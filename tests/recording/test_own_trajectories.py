@@ -397,6 +397,26 @@ def test_time_between_two_steps(recorded, wait_for):
     assert own_loop.take_ended() == []
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_steps_between_two_drains_have_their_own_values_of_gauges(recorded, inside):
+    """A gauge that is set in a step, or after it, has a value of that step: a NaN is dated by its step, however short steps are."""
+    loss = verl_otel.gauge("verl.actor.pg_loss")
+    for number in range(1, 5):
+        with verl_otel.step(number):
+            if inside:
+                loss.set(math.nan if number == 2 else number)
+        if not inside:
+            loss.set(math.nan if number == 2 else number)
+    points = collection.collect().points
+    steps = {each.time_ns: each.value for each in points if each.instrument.name == "verl.training.step"}
+    found = {
+        steps[each.time_ns]: str(each.value)
+        for each in points
+        if each.instrument.name == "verl.actor.pg_loss" and each.time_ns in steps
+    }
+    assert found == {1: "1", 2: "nan", 3: "3", 4: "4"}
+
+
 @verl_otel.reward("math")
 def score_batch(scores):
     """A reward model: the scores of a batch."""

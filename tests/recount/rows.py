@@ -542,6 +542,17 @@ def sum_staleness(oracle):
     return list(found.values())
 
 
+def count_fresh(oracle):
+    """Steps that trained on nothing but samples of the weights that they updated; of a version with several updates only the first does."""
+    if not oracle.by_step("training/off_policy/trajectory_staleness/mean"):
+        return None  # nor does verl log how far engine and trainer are apart
+    updates = Counter((line["step"], line["pid"]) for line in oracle.updates)
+    return sum(
+        updates[each] == 1 and not any(sample.staleness for sample in oracle.samples_of(*each))
+        for each in oracle.trained
+    )
+
+
 def generation(oracle):
     """Seconds of generation of all steps: at least until the last tokens, and at most until the samples were handed over."""
     lengths = [oracle.generation_of(*each) for each in oracle.trained]
@@ -1001,6 +1012,11 @@ ROWS = [
         "staleness of samples",
         lambda o: [len(o.samples), float(sum(sample.staleness for sample in o.samples))],
         lambda p: [p.total("verl.rollout.staleness"), p.seconds("verl.rollout.staleness")],
+    ),
+    Row(
+        "explain: steps with fresh samples only",
+        count_fresh,
+        lambda p: found["fresh_steps"] if (found := p.explain["run"]["off_policy"]) else None,
     ),
     Row("bound of staleness", lambda o: o.bound, lambda p: p.latest("verl.limit", limit_name="staleness")),
     Row("weights that are behind", lambda o: 0, lambda p: p.latest("verl.rollout.weights.behind") or 0),

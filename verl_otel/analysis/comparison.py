@@ -69,7 +69,7 @@ def measure_resources(run: Explanation, steps: Sequence[Step]) -> Resources:
     return Resources(
         _count_gpus(run, steps),
         _find_trained(steps),
-        _find_generated(run.series, periods),
+        _find_generated(run.series, periods, [(begin, end) for _, begin, end in run.validations]),
         _mean_of_means(_read_gpus(run.series, HW_GPU_UTILIZATION, periods)),
         _mean_of_means(memory),
         max((value for values in memory for value in values), default=None),
@@ -113,7 +113,9 @@ def _find_trained(steps: Iterable[Step]) -> float | None:
     return tokens / seconds if tokens and seconds else None
 
 
-def _find_generated(series: Iterable[Series], periods: Sequence[_Period]) -> float | None:
+def _find_generated(
+    series: Iterable[Series], periods: Sequence[_Period], validations: Sequence[_Period]
+) -> float | None:
     """Return the rate of the counters of all agent loops; a process that was started again begins at 0."""
     counters = [
         one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) in GENERATED
@@ -121,23 +123,41 @@ def _find_generated(series: Iterable[Series], periods: Sequence[_Period]) -> flo
     length = sum(end - begin for begin, end in periods)
     if not counters or length <= 0:
         return None
-    tokens = sum(_count_until(one, end) - _count_until(one, begin) for one in counters for begin, end in periods)
+    tokens = sum(
+        _count_until(one, end, validations) - _count_until(one, begin, validations)
+        for one in counters
+        for begin, end in periods
+    )
     return tokens * 1e9 / length
 
 
-def _count_until(counter: Series, time_ns: int) -> float:
-    """Return what a counter had counted at a time, between two of its points in proportion to the time."""
+def _count_until(counter: Series, time_ns: int, validations: Sequence[_Period]) -> float:
+    """Return what a counter had counted at a time, between two of its points in proportion to the time.
+
+    A counter of validations grows during these only, another one beside them: many tokens may come right before the first step.
+    """
+    is_validation = dict(counter.labels).get(attr.VALIDATE) == "true"
     place = bisect_right(counter.times_ns, time_ns)
     counted, before = 0.0, 0.0
     for value in counter.values[:place]:
         counted += value - before if value >= before else value
         before = value
-    if 0 < place < len(counter.values):
-        first, last = counter.times_ns[place - 1], counter.times_ns[place]
-        more = counter.values[place] - before
-        if more > 0 and last > first:
-            counted += more * (time_ns - first) / (last - first)
-    return counted
+    if place == len(counter.values):
+        return counted
+    last, more = counter.times_ns[place], counter.values[place] - before
+    if place and more >= 0:
+        first = counter.times_ns[place - 1]
+    else:  # the first point of a process
+        more, begun = counter.values[place], (begin for begin, _ in validations if is_validation and begin < last)
+        first = max(begun, default=last)
+    whole, part = (_measure_overlap(validations, first, end) for end in (last, max(first, time_ns)))
+    if not is_validation:
+        whole, part = last - first - whole, time_ns - first - part
+    return counted + more * part / whole if more > 0 and whole > 0 else counted
+
+
+def _measure_overlap(periods: Iterable[_Period], begin: int, end: int) -> int:
+    return sum(max(0, min(end, last) - max(begin, first)) for first, last in periods)
 
 
 def _read_gpus(series: Iterable[Series], name: str, periods: Sequence[_Period]) -> list[list[float]]:

@@ -247,8 +247,8 @@ class StepScalars(NamedTuple):
 def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepScalars]:
     """Return the scalars of each step.
 
-    Those of one ``Tracking.log`` have the same timestamp. An own loop has the mean reward at the end of its step; its gauges are read once a second,
-    and belong to the step that had ended last by then, so that of a step of less than a second they may be one of its neighbours.
+    Those of one ``Tracking.log`` have the same timestamp, as have the mean reward and the gauges of a step of an own loop. Values that are read once a
+    second only, as in steps that overlap, belong to the step that had ended last by then.
 
     Args:
         series: Series of the run.

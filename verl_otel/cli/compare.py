@@ -322,7 +322,7 @@ def _scale(row: Row) -> tuple[int, str]:
     largest = max(row.a.typical, row.b.typical)
     if row.unit.startswith("s"):
         return (1, " s") if largest >= 1 else (1000, " ms")
-    return (1000, " GPU ms") if row.unit.startswith("GPU") else (1, "/s")
+    return (1000, " GPU ms/token") if row.unit.startswith("GPU") else (1, " tokens/s")
 
 
 def _sample(sample: Sample, scale: int, suffix: str) -> str:
@@ -343,7 +343,7 @@ def _judgement(row: Row) -> str:
 def _legend(compared: Compare) -> str:
     return (
         f"Mean without the fastest and slowest fifth (and where the middle half lies) of {_count(compared)} steps each"
-        f"{_after(compared.skipped)}{_device_rows(compared)}.\n"
+        f"{_after(compared.skipped)}{_device_rows(compared)}.\n{_token_rows(compared)}"
         f"Change: of these means. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
         f"{counted(len(compared.rows), 'row')}."
     )
@@ -356,6 +356,16 @@ def _device_rows(compared: Compare) -> str:
     return f"; gpu rows: seconds of one {device} until the next step"
 
 
+def _token_rows(compared: Compare) -> str:
+    """Return which tokens those of two rows are, and what they are divided by."""
+    if not any(row.name == "tokens_per_second" for row in compared.rows):
+        return ""
+    return (
+        "Tokens: those that the model wrote and that were trained on, for a second of their step "
+        f"({'GPU' if compared.has_gpu else 'device'} seconds: of all, until the next step).\n"
+    )
+
+
 def _count(compared: Compare) -> str:
     least, most = sorted((compared.steps.a, compared.steps.b))
     return f"{least}" if least == most else f"the same {least}"
@@ -366,11 +376,11 @@ def _count(compared: Compare) -> str:
 _GIB: Final = 1 << 30
 _ROWS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "gpus": ("GPUs", lambda value: f"{value:.0f}"),
-    "trained_tokens_per_second": ("trained tokens", lambda value: f"{figure(value)}/s"),
-    "rollout_tokens_per_second": ("rollout tokens", lambda value: f"{figure(value)}/s"),
+    "trained_tokens_per_second": ("trained tokens, for a second of a step", lambda value: f"{figure(value)}/s"),
+    "rollout_tokens_per_second": ("generated tokens, for a second of the run", lambda value: f"{figure(value)}/s"),
     "gpu_utilization": ("GPU utilisation", lambda value: f"{value:.0%}"),
-    "gpu_memory": ("GPU memory, mean", lambda value: f"{figure(value / _GIB)} GiB"),
-    "gpu_memory_highest": ("GPU memory, highest", lambda value: f"{figure(value / _GIB)} GiB"),
+    "gpu_memory": ("memory of a GPU, mean", lambda value: f"{figure(value / _GIB)} GiB"),
+    "gpu_memory_highest": ("memory of a GPU, highest", lambda value: f"{figure(value / _GIB)} GiB"),
 }
 """Name and form of each value of `Resources`."""
 
@@ -395,14 +405,17 @@ def _scaling(compared: Compare) -> list[str]:
     scaling = compared.scaling
     if scaling is None:
         return []
-    shares = {"trained tokens": scaling.trained_tokens, "rollout tokens": scaling.rollout_tokens}
+    shares = {"trained tokens": scaling.trained_tokens, "generated tokens": scaling.rollout_tokens}
     known = [f"{share:.0%} for {name}" for name, share in shares.items() if share is not None]
     if not known:
         return []
     unit = "GPUs" if compared.has_gpu else "devices"
     return [
         "",
-        f"Scaling efficiency from {compared.resources.a.gpus} to {compared.resources.b.gpus} {unit}: {', '.join(known)} (100% is linear).",
+        (
+            f"Scaling efficiency from {compared.resources.a.gpus} to {compared.resources.b.gpus} {unit}, "
+            f"tokens per second and {unit.removesuffix('s')}: {', '.join(known)} (100% is linear)."
+        ),
     ]
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rank what would make a run faster, with the predicted gain and its uncertainty.
 
-The newest steps of the run, up to 64, are replayed with one thing changed: a tool that takes half of its time or no longer blocks its event
-loop, twice as many replicas, weights that are sent in the background, and others. RUN is as for explain.
+The newest steps of the run, up to 64 and of one attempt, are replayed with one thing changed: a tool that takes half of its time or no longer
+blocks its event loop, twice as many replicas, weights that are sent in the background, and others. RUN is as for explain.
 
 Examples:
   verl-otel levers

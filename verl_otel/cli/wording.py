@@ -336,7 +336,12 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         why = "" if found.suspicious else " (precision, kernels)"
         yield f"all of it is between engine and trainer{why}: no sample was old"
     elif found.from_age is None:
-        yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
+        why = (
+            f": {found.local_updates} updates make a version, and only the first trains on fresh ones"
+            if found.local_updates > 1
+            else ""
+        )
+        yield f"how much of it comes with the age of the samples is not known: no step had only fresh ones{why}"
     else:
         yield (
             f"{share(found.from_age)} of it comes with the age of the samples (a lower "

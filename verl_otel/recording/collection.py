@@ -104,8 +104,8 @@ def collect(*, wait: float = -1) -> Batch | None:
     if RECORDER.convention_aliases:
         points.extend(convention_aliases.make_aliases(points))
         values.extend(convention_aliases.make_aliases(values))
-    points.extend(scalars)
-    return Batch(now, tuple(kept), tuple(points), read_open(), values=tuple(values))
+    # what is complete first: a gauge may have been set again since, and the last value counts
+    return Batch(now, tuple(kept), (*scalars, *points), read_open(), values=tuple(values))
 
 
 def collect_observed(batch: Batch, metrics: frozenset[str] = frozenset(), hardware: Iterable[Observed] = ()) -> Batch:

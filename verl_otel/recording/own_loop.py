@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from verl_otel._internal import process_state
+from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.ranks import find_rank
 from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord, Point
 from verl_otel.recording import series
@@ -521,6 +522,8 @@ MAX_PHASES: Final = 1000
 """Phases that are kept until their step ends."""
 MAX_ENDED: Final = 1000
 """Steps that are kept until a session takes them."""
+MAX_DATED: Final = 1000
+"""Points that wait for a drain, from which on gauges have their value at the drain only: an empty loop makes a million steps a second."""
 
 
 class EndedStep(NamedTuple):
@@ -548,6 +551,10 @@ class _Loop:
     last_stop = 0.0
     last_number: int | None = None
     """Of the step that began last; None before the first one."""
+    last_step: Span | None = None
+    """The step that began last."""
+    dated_ns = 0
+    """When gauges were given to a step last, or when that step began: what was set since belongs to it."""
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
     ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
 
@@ -577,6 +584,8 @@ def number_step(span: Span) -> None:
         number = (_Loop.last_number or 0) + 1
         span.set_attribute(attr.STEP_NUMBER, number)
     _Loop.last_number = number if type(number) is int else _Loop.last_number or 0
+    _date_gauges()
+    _Loop.last_step = span
     rank = find_rank(os.environ)  # a library may set it after telemetry has begun
     if rank is not None:
         span.set_attribute(attr.RANK, rank)
@@ -601,6 +610,8 @@ def note_step(span: Span) -> None:
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
     _add_points(span.end_ns, {metric_names.TRAINING_STEP: number, metric_names.AVERAGE_REWARD: trajectories.reward})
+    if span is _Loop.last_step:
+        _date_gauges()
     shown = int(number) if number is not None and math.isfinite(number) else None
     if not is_repeated(span):
         _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, phases, trajectories, whole))
@@ -614,6 +625,23 @@ def _add_points(time_ns: int, values: Mapping[str, float | None]) -> None:
         for metric, value in values.items()
         if value is not None
     )
+
+
+def _date_gauges() -> None:
+    """Record what the user's gauges were set to since the last step began, with the time of its end, as verl's scalars have it.
+
+    A gauge keeps its last value only, and several steps may end between two drains. Called when a step begins, when the drain takes one, and at the
+    end of the run: a loop may set its gauges in the step or after it. Steps that overlap have no values of their own.
+    """
+    step, begin_ns = _Loop.last_step, _Loop.dated_ns
+    _Loop.dated_ns = now = time.time_ns()
+    if step is None or not step.stop or len(RECORDER.pending_points) >= MAX_DATED:
+        return
+    with error_boundary.suppress_errors("gauges of a step"):
+        RECORDER.pending_points.extend(
+            Point(gauge.instrument, (), gauge.start_ns, step.end_ns, value)
+            for gauge, value in series.find_own_gauges(begin_ns, now)
+        )
 
 
 def has_step() -> bool:
@@ -634,6 +662,7 @@ def take_ended() -> list[EndedStep]:
 def end() -> None:
     """Record the end of the run, if this process had an own loop: failed or interrupted if the program or its last step was."""
     report()
+    _date_gauges()
     if _Loop.began:
         series.gauge(metric_names.RUN_STATE).set((_find_end_of_program() or _Loop.last_state).value)
 
@@ -659,7 +688,7 @@ def _find_end_of_program() -> RunState | None:
 def clear() -> None:
     """Discard everything that was recorded: a session begins."""
     _clear_trajectories()
-    _Loop.last_stop, _Loop.last_number = 0.0, None
+    _Loop.last_stop, _Loop.last_number, _Loop.last_step = 0.0, None, None
     _Loop.phases, _Loop.ended = deque(maxlen=MAX_PHASES), deque(maxlen=MAX_ENDED)
 
 

@@ -390,6 +390,8 @@ class _Registry:
     series: dict[tuple[str, Labels], Series] = {}
     sizes: dict[str, int] = {}
     kinds: dict[str, type[Series]] = {}
+    own_gauges: list[Gauge] = []
+    """Gauges of the user, those without labels."""
     values: list[Values] | None = None
     """Values of histograms since the last drain; None where no exporter needs them."""
 
@@ -426,7 +428,16 @@ def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tup
     if claim(instrument.name, kind) is not kind:
         return series  # the name has another kind, or there are too many names: this series is never exported
     _Registry.sizes[instrument.name] = _Registry.sizes.get(instrument.name, 0) + 1
-    return _Registry.series.setdefault(key, series)
+    kept = _Registry.series.setdefault(key, series)
+    if kept is series and isinstance(series, Gauge) and not labels and instrument.name not in METRICS:
+        _Registry.own_gauges.append(series)
+    return kept
+
+
+def find_own_gauges(begin_ns: int, end_ns: int) -> list[tuple[Gauge, float]]:
+    """Return the user's gauges without labels that were set in a time, and their values. Times are Unix nanoseconds."""
+    found = [(each, each.value) for each in list(_Registry.own_gauges)]
+    return [(each, value) for each, value in found if value is not None and begin_ns <= each.time_ns <= end_ns]
 
 
 def bind(instrument: Instrument, labels: Labels) -> BoundCounter:

@@ -105,6 +105,23 @@ def test_one_long_step_does_not_decide_what_all_steps_gain():
     assert plain.left_out == ()
 
 
+@pytest.mark.parametrize(
+    ("lengths", "longest"), [((4, 7), slice(4, None)), ((7, 4), slice(None, 7)), ((5, 5), slice(5, None))]
+)
+def test_steps_of_one_attempt_are_replayed(lengths, longest):
+    """A run that was resumed has the levers of the attempt with more steps, or of the newer one. The pause is in none of them."""
+    first, second = (
+        [[planned(("llm", 1), ("tool", seconds))]] * count for seconds, count in zip((2, 8), lengths, strict=True)
+    )
+    found = ranking.find_levers(record([*first, *second], train=2 * S, between=S, resumed_at=len(first), pause=600 * S))
+    alone = ranking.find_levers(record([*first, *second][longest], train=2 * S, between=S))
+    gains, usual = ({(each.kind, each.subject): each.seconds for each in one.levers} for one in (found, alone))
+    assert gains == pytest.approx(usual)
+    assert (found.period, found.waited, len(found.steps)) == (alone.period, alone.waited, len(alone.steps))
+    assert any("attempt" in sentence for sentence in found.unknown)
+    assert not any("attempt" in sentence for sentence in alone.unknown)
+
+
 def test_what_cannot_be_replayed_is_said():
     """Without the submitter of trajectories, without steps, or where they ran in the trainer, there are no levers but a reason."""
     steps = record([[planned(("llm", 2))]] * 5)

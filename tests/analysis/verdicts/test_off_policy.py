@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from tests.builders import explanations
+from verl_otel.analysis.model import Segment, Series
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import wording
 
@@ -41,6 +43,23 @@ def test_fresh_samples_show_what_does_not_come_with_age(given, share, text):
     found = off_policy.judge(given)
     assert found.from_age == (None if share is None else pytest.approx(share))
     assert text in " ".join(wording.describe_off_policy(found))
+
+
+def test_updates_between_two_versions_make_samples_old():
+    """The age is in versions: of two updates that make one, the second trains on samples of weights that it does not have any more."""
+    phases = ["gen", "update_actor", "update_actor", "gen", "update_actor"]
+    path = tuple(Segment(number, number + 1, "worker", "", phase) for number, phase in enumerate(phases))
+    made = explanations.steps({("server", ""): 1.0}, 2)
+    series = [
+        Series(f"verl.{key.replace('/', '.')}", (), (1, 2), values)
+        for key, values in ((off_policy.AGE, (0.0, 1.0)), (PROBABILITIES, (0.002, 0.008)))
+    ]
+    run = explanations.explanation([made[0]._replace(path=path), made[1]], series=tuple(series))
+    found = off_policy.judge_run(run)
+    assert (found.fresh_steps, found.stale_steps, found.from_age) == (0, 2, None)
+    text = " ".join(wording.describe_off_policy(found))
+    assert "fresh samples" not in text
+    assert "no step had only fresh ones: 2 updates make a version" in text
 
 
 @pytest.mark.parametrize(

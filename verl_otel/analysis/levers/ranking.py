@@ -292,6 +292,9 @@ FEW: Final = 0.25
 """Fewer long steps than this share are no measure of the others: one of 2 s among steps of 0.2 s would decide what each lever gains."""
 
 
+_ONE_ATTEMPT: Final = (
+    "the attempt with the most of the newest steps is replayed: what the steps of others waited for is not known"
+)
 _NO_STEP_BEFORE: Final = (
     "no step before the replayed one is known: whether submitting trajectories one step earlier helps is not known"
 )
@@ -370,7 +373,11 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
         fmean(before[index] for index in usual) / 1e9,
         fmean(waits[index] for index in usual) / 1e9,
         tuple((pool.kind, pool.instance, pool.slots) for pool in schedule.pools),
-        (*_describe_unknown(schedule), *([_NO_STEP_BEFORE] if len(known) < len(candidates) else [])),
+        (
+            *_describe_unknown(schedule),
+            *([_NO_STEP_BEFORE] if len(known) < len(candidates) else []),
+            *([_ONE_ATTEMPT] if any(step.is_last for step in steps if step.start_ns != chosen[-1].start_ns) else []),
+        ),
         tuple(schedule.numbers[index] for index in long),
     )
 
@@ -385,8 +392,17 @@ def can_replay(steps: Sequence[RecentStep]) -> bool:
 
 
 def _choose_steps(steps: Sequence[RecentStep], most_items: int) -> Sequence[RecentStep]:
-    """Return the steps to replay: without the one with the start-up if there are others, and no more than can be replayed soon."""
-    chosen = [step for step in steps if not step.is_first] or list(steps)
+    """Return the steps to replay: without the one with the start-up if there are others, and no more than can be replayed soon.
+
+    They are of one attempt of the run, that with the most: other processes serve the next one, and nothing of it waited for anything before it.
+    """
+    attempts: list[list[RecentStep]] = []
+    for step in steps:
+        if step.is_first or not attempts:
+            attempts.append([])
+        attempts[-1].append(step)
+    longest = max(reversed(attempts), key=len, default=[])
+    chosen = [step for step in longest if not step.is_first] or longest
     items = 0
     for index in range(len(chosen) - 1, -1, -1):
         items += sum(len(member.path) for member in chosen[index].members)

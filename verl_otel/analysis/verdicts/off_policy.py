@@ -3,17 +3,19 @@
 """How far the policy that generated the samples is from the one that trains on them: how much of it comes with the age of the samples.
 
 The rest is there with fresh samples, too: engine and trainer compute other probabilities for the same weights (precision, kernels, attention).
-verl logs the difference and the age as means of a step. So steps with fresh samples are compared with the others; no step mixes the two.
+verl logs the difference and the age as means of a step. So steps with fresh samples are compared with the others; no step mixes the two. The age is
+in versions: where several updates make one (``separate_async``), only the first of them trains on fresh samples, and no step has only such.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.model import Explanation
+from verl_otel.analysis.model import Explanation, Step
 from verl_otel.semconv.metric_names import SCALAR_PREFIX
 
 PROBABILITIES: Final = "training/rollout_probs_diff_mean"
@@ -25,6 +27,8 @@ DIFFERENCES: Final = {
     "actor/rollout_corr/k3_kl": "KL divergence (k3)",
 }
 """Scalars of verl with the difference, never negative, and what they are; the first that a run has counts."""
+_UPDATE: Final = "update_actor"
+"""Phase in which verl's trainers update the policy."""
 USUAL, MOST = 0.005, 0.01
 """Means of `PROBABILITIES` with fresh samples: usual are values below the first; above the second something is wrong with the engine. Both are
 from verl's FAQ (docs/faq/faq.rst, "Missmatch between inference and training sequence"). It has none for the KL divergence."""
@@ -46,6 +50,8 @@ class OffPolicy(NamedTuple):
     """Mean difference in the others."""
     from_age: float | None
     """Share of the difference in steps with old samples that fresh ones do not have; None where there are no steps of one of the two."""
+    local_updates: int = 1
+    """Updates for each version of the weights."""
 
     @property
     def suspicious(self) -> bool:
@@ -53,25 +59,26 @@ class OffPolicy(NamedTuple):
         return self.key == PROBABILITIES and self.fresh is not None and self.fresh > MOST
 
 
-def judge(steps: Iterable[Mapping[str, float]]) -> OffPolicy | None:
+def judge(steps: Iterable[Mapping[str, float]], local_updates: int = 1) -> OffPolicy | None:
     """Return the difference of a run; None if the steps do not have it, or have no age of the samples.
 
     Args:
         steps: The scalars of each step, by verl's keys.
+        local_updates: Updates for each version of the weights, if they are known.
     """
     listed = [step for step in steps if math.isfinite(step.get(AGE, math.nan))]
     for key in DIFFERENCES:
         pairs = [(step[AGE], step[key]) for step in listed if math.isfinite(step.get(key, math.nan))]
         if not any(difference for _, difference in pairs):
             continue  # also 0 throughout: the trainer takes over the probabilities of the engine
-        fresh = [difference for age, difference in pairs if age <= 0]
-        stale = [difference for age, difference in pairs if age > 0]
+        fresh = [difference for age, difference in pairs if age <= 0 and local_updates == 1]
+        stale = [difference for age, difference in pairs if age > 0 or local_updates > 1]
         means = (fmean(fresh) if fresh else None, fmean(stale) if stale else None)
         share = None
         if means[0] is not None and means[1]:
             share = max(0.0, 1 - means[0] / means[1])
         age = fmean(age for age, _ in pairs)
-        return OffPolicy(key, age, len(fresh), means[0], len(stale), means[1], share)
+        return OffPolicy(key, age, len(fresh), means[0], len(stale), means[1], share, local_updates)
     return None
 
 
@@ -84,4 +91,9 @@ def judge_run(run: Explanation) -> OffPolicy | None:
         if key is not None:
             for time, value in zip(series.times_ns, series.values, strict=True):
                 steps.setdefault(time, {})[key] = value
-    return judge(steps.values())
+    return judge(steps.values(), max(1, *map(_count_updates, run.steps)))
+
+
+def _count_updates(step: Step) -> int:
+    """Return how often the trainer updated the policy in a step; 0 if its path is not known any more."""
+    return sum(phase == _UPDATE for phase, _ in groupby(segment.phase for segment in step.path))
