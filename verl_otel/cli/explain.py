@@ -214,7 +214,7 @@ def _verdict_count(document: Explain) -> str:
         were = "was" if slow == 1 else "were"
         text = f"{slow:,} of {counted(count, 'step')} {were} slow, none explained: {unexplained}."
     else:
-        text = wording.describe_no_delay(count)
+        text = f"{wording.begin_sentence(document.held.text)}."
     return "\n".join(filter(None, [text, document.starting]))
 
 
