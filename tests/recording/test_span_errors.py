@@ -5,6 +5,8 @@
 import asyncio
 import builtins
 import concurrent.futures
+import json
+import re
 import traceback
 
 import pytest
@@ -140,6 +142,7 @@ def test_every_exception_passes_unchanged(recorded, is_outside, form, error):
         else:
             assert span.status == STATUS_ERROR
             assert span.attributes["error.type"] == name
+            assert re.fullmatch(rf"{re.escape(__file__)}:\d+ in explode", span.attributes["verl.error.line"])
             assert [event.name for event in span.events] == ["exception"]
             assert span.events[0].attributes["exception.type"] == name
     assert MESSAGE not in repr(spans)
@@ -158,6 +161,14 @@ def test_messages_are_kept_when_content_is(recorded, form):
         form(VERBS["tool"], error)
     (span,) = recorded.spans
     assert span.message == span.events[0].attributes["exception.message"] == str(error)[:1024]
+
+
+def test_an_exception_of_a_library_is_at_the_line_that_called_it(recorded):
+    """The line of a failed span is the user's own, and not that of the standard library or of an installed package."""
+    with pytest.raises(ValueError), verl_otel.step(1):
+        json.loads("{")
+    (span,) = recorded.spans
+    assert span.attributes["verl.error.line"].endswith(" in test_an_exception_of_a_library_is_at_the_line_that_called_it")
 
 
 def test_an_exception_marks_every_span_that_it_leaves(recorded):

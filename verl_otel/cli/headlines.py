@@ -59,7 +59,7 @@ def find_silent(run: Explanation) -> Iterator[Headline]:
     worst = findings.find_unrewarded(run.steps)
     if worst is not None:
         failed_work = wording.describe_failure(worst.failures[0])
-        text = f"score 0 may be that of the environment, and not of the answer. Failed: {failed_work}."
+        text = f"score 0 or none may be that of the environment, and not of the answer. Failed: {failed_work}."
         yield Headline(f"Step {number(worst)}: {text}", worst)
     steps = [step for step in run.steps if step.short_ranks]
     if steps:

@@ -248,7 +248,7 @@ def describe_first(steps: Sequence[Step]) -> str:
 def describe_failure(failure: model.Failure | explain.Failure) -> str:
     """Return the text about a model, a tool, or the reward, whose calls failed in the trajectories of a step."""
     name = f"{WORK[failure.kind].words.partition(',')[0]} {failure.name}".rstrip()
-    zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
+    zero = f", {failure.unrewarded} of them with score 0 or none" if failure.unrewarded else ""
     calls, trajectories = counted(failure.calls, "call"), counted(failure.trajectories, "trajectory", "trajectories")
     return show(f"{name}: {calls} in {trajectories}{zero}")
 

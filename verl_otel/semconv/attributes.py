@@ -151,6 +151,8 @@ BLOCKED_SPAN: Final = "verl.blocked.span"
 """Name of the innermost span in which an event loop was blocked."""
 BLOCKED_LINE: Final = "verl.blocked.line"
 """File, line and function that ran."""
+ERROR_LINE: Final = "verl.error.line"
+"""``FILE:LINE in FUNCTION``: the innermost line of the user's own that an exception came through."""
 QUEUED_SECONDS: Final = "verl.paused.queued_seconds"
 """Seconds of a pause in which a runnable thread waited for a CPU."""
 
