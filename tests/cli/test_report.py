@@ -132,7 +132,8 @@ def test_a_failed_step_comes_first(call, story):
     trainer, worker = story.process(), story.process("actor", pid=7)
     stories.step(trainer, 1, 0, 10, [("gen", 0, 10)])
     failed = {"error__type": "RuntimeError", "verl__error__line": "/verl/trainer.py:7 in fit"}
-    step = stories.step(trainer, 2, 10, 14, [], **failed)
+    death = {"verl__error__child": "process 7 was killed by SIGKILL"}
+    step = stories.step(trainer, 2, 10, 14, [], **failed, **death)
     trainer.span("execute_tool add", 11, 12, step, state=stories.STEP, error__type="ValueError", verl__error__line="a.py:1 in add")
     called = trainer.span("verl.call.update", 12, 14, step, state=stories.STEP, **failed)
     failed["verl__error__line"] = "/me/loss.py:12 in policy_loss"
@@ -140,7 +141,8 @@ def test_a_failed_step_comes_first(call, story):
     folder = story.write()
     for command in ("report", "explain"):
         lines = call(command, folder).out.splitlines()
-        assert "FAILED: step 2 after 4.00 s: RuntimeError in policy_loss (loss.py:12)" in lines[:5]
+        text = "FAILED: step 2 after 4.00 s: RuntimeError in policy_loss (loss.py:12); process 7 was killed by SIGKILL"
+        assert text in lines[:5]
 
 
 def test_an_exception_after_the_last_step_comes_first(call, story):

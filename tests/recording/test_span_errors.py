@@ -6,8 +6,11 @@ import asyncio
 import builtins
 import concurrent.futures
 import json
+import multiprocessing
 import re
+import signal
 import traceback
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -169,6 +172,19 @@ def test_an_exception_of_a_library_is_at_the_line_that_called_it(recorded):
         json.loads("{")
     (span,) = recorded.spans
     assert span.attributes["verl.error.line"].endswith(" in test_an_exception_of_a_library_is_at_the_line_that_called_it")
+
+
+@pytest.mark.full
+def test_a_broken_pool_is_recorded_with_the_death_that_broke_it(recorded):
+    """The exception says that some process ended; the span has its pid and signal, and not those of what the pool then ended."""
+    with (
+        concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool,
+        pytest.raises(BrokenProcessPool),
+        verl_otel.step(1),
+    ):
+        pool.submit(signal.raise_signal, signal.SIGKILL).result()
+    (span,) = recorded.spans
+    assert re.fullmatch(r"process \d+ was killed by SIGKILL", span.attributes["verl.error.child"])
 
 
 def test_an_exception_marks_every_span_that_it_leaves(recorded):

@@ -168,6 +168,7 @@ def failed(run: Explanation) -> str:
     steps = [step for step in run.steps if step.failed]
     texts = [
         f"step {number(step)} after {seconds(step.seconds)}{_name_error(step.error, step.error_line)}"
+        f"{step.dead_child and f'; {step.dead_child}'}"
         for step in steps[:MOST_FAILED]
     ]
     more = [f"and {len(steps) - MOST_FAILED:,} more"] if len(steps) > MOST_FAILED else []

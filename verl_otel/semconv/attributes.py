@@ -153,6 +153,8 @@ BLOCKED_LINE: Final = "verl.blocked.line"
 """File, line and function that ran."""
 ERROR_LINE: Final = "verl.error.line"
 """``FILE:LINE in FUNCTION``: the innermost line of the user's own that an exception came through."""
+ERROR_CHILD: Final = "verl.error.child"
+"""Which child of the process died, and by what, where its pool of processes was broken."""
 QUEUED_SECONDS: Final = "verl.paused.queued_seconds"
 """Seconds of a pause in which a runnable thread waited for a CPU."""
 

@@ -187,7 +187,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         submitted: Those that it submitted. It waited for those that failed or were cancelled before the end of gen, too.
     """
     span = root.span
-    error = _find_error(span)
+    error, (line, dead_child) = _find_error(span), _find_raised(root)
     phases = [child.span for child in root.children if child.span.name.startswith(PHASE_PREFIX)]
     total = max(1, span.end_ns - span.start_ns)
     by_key: dict[str, int] = defaultdict(int)
@@ -218,7 +218,8 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         lifetimes=pack_lifetimes(members, span.start_ns),
         members=len(consumed),
         error=error,
-        error_line=_find_raised(root),
+        error_line=line,
+        dead_child=dead_child,
         failures=_find_failures(awaited),
         short_ranks=tuple(_find_short_ranks(root)),
     )
@@ -272,16 +273,20 @@ def _find_error(step: SpanRecord) -> str:
     return CANCELLED if is_cancelled else ""
 
 
-def _find_raised(root: Node) -> str:
-    """Return where the exception of a step was raised: the line of the innermost span that it left, or the name of that span; empty: unknown."""
+def _find_raised(root: Node) -> tuple[str, str]:
+    """Return where the exception of a step was raised, and which child died; empty: unknown.
+
+    Where is the line of the innermost span that it left, or else the name of that span.
+    """
     error = root.span.attributes.get(attr.ERROR_TYPE)
-    inner, line = root, ""
+    inner, line, dead_child = root, "", ""
     left: Node | None = root if error is not None else None
     while left is not None:
         inner, line = left, str(left.span.attributes.get(attr.ERROR_LINE, line))
+        dead_child = str(left.span.attributes.get(attr.ERROR_CHILD, dead_child))
         failed = [child for child in left.children if child.span.attributes.get(attr.ERROR_TYPE) == error]
         left = max(failed, key=lambda child: child.span.end_ns, default=None)
-    return line or ("" if inner is root else inner.span.name)
+    return line or ("" if inner is root else inner.span.name), dead_child
 
 
 def name_call(name: str) -> str:
