@@ -3,6 +3,7 @@
 """Loops of one's own, recorded with the verbs: steps have their trajectories, scores and causes, without verl."""
 
 import asyncio
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -190,6 +191,8 @@ def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
     run = summary.explain([tmp_path / "own"])
     assert run.state == "failed"
     assert run.steps[-1].error == "KeyError"
+    assert formatting.failed(run).startswith("FAILED: step 3 after ")
+    assert re.search(r": KeyError in fail \(test_own_loops\.py:\d+\)$", formatting.failed(run))
 
 
 def test_a_step_does_not_train_on_what_failed_or_was_cancelled(tmp_path):

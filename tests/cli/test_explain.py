@@ -101,9 +101,21 @@ def test_a_healthy_run_says_so(call, explained):
     assert "Nothing delayed any of 5 steps noticeably.\nStep 1, the first one, took 34." in out
     assert "which includes the start-up (gen 96%)" in out
     assert out.count("Nothing delayed it noticeably.") == 1
-    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 3)))
-    assert "took 4.40 s (step 3: 4.40 s)." in call("explain", "r1").out
-    assert "\nStep 1 " not in out
+
+
+def test_too_few_steps_have_no_usual_length(call, explained):
+    """With two steps after the first one, nothing says which of them is slow: the longer one is shown, and not called healthy."""
+    made = explanations.steps(explanations.HEALTHY, 3)
+    made[1] = explanations.step(2, {**explanations.HEALTHY, TOOL: 9.0})
+    explained(explanations.explanation(made))
+    too_few = "oo few steps to say what is usual: 2 of 3 can be compared, 4 are needed"
+    text = call("explain", "r1").out
+    assert f"T{too_few}." in text
+    assert "\nStep 2 took 11.40 s (step 3: 4.40 s). Too few steps to say what is usual.\n" in text
+    assert "79%    9.00 s  gen: tool python" in text
+    assert "\nStep 1 " not in text
+    assert f"88% of it in gen. T{too_few}." in call("report", "r1").out
+    assert json.loads(call("explain", "--json", "r1").out)["held"]["text"] == f"t{too_few}"
 
 
 def test_a_long_step_without_a_cause_is_not_called_healthy(call, explained):

@@ -125,14 +125,33 @@ def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call,
 
 
 def test_a_failed_step_comes_first(call, story):
-    """The step that an exception ended stands in the first lines of report and explain, with the exception's type."""
-    trainer = story.process()
+    """The step that an exception ended stands in the first lines of report and explain, with the exception's type and where it was raised.
+
+    That is the line of the innermost span that it left, which may be one of a worker; a tool whose own exception was caught is none of them.
+    """
+    trainer, worker = story.process(), story.process("actor", pid=7)
     stories.step(trainer, 1, 0, 10, [("gen", 0, 10)])
-    stories.step(trainer, 2, 10, 14, [("gen", 10, 14)], error__type="RuntimeError")
+    failed = {"error__type": "RuntimeError", "verl__error__line": "/verl/trainer.py:7 in fit"}
+    death = {"verl__error__child": "process 7 was killed by SIGKILL"}
+    step = stories.step(trainer, 2, 10, 14, [], **failed, **death)
+    trainer.span("execute_tool add", 11, 12, step, state=stories.STEP, error__type="ValueError", verl__error__line="a.py:1 in add")
+    called = trainer.span("verl.call.update", 12, 14, step, state=stories.STEP, **failed)
+    failed["verl__error__line"] = "/me/loss.py:12 in policy_loss"
+    worker.span("verl.worker.update", 12, 14, called, state=stories.STEP, **failed)
     folder = story.write()
     for command in ("report", "explain"):
         lines = call(command, folder).out.splitlines()
-        assert "FAILED: step 2 after 4.00 s: RuntimeError" in lines[:5]
+        text = "FAILED: step 2 after 4.00 s: RuntimeError in policy_loss (loss.py:12); process 7 was killed by SIGKILL"
+        assert text in lines[:5]
+
+
+def test_an_exception_after_the_last_step_comes_first(call, story):
+    """No step failed, and the training did: what ended it is named."""
+    stories.step(story.process(), 1, 0, 10, [("gen", 0, 10)])
+    story.status({"state": "failed", "error": "OSError.ENOSPC", "error_line": "/me/loop.py:9 in save"})
+    folder = story.write()
+    for command in ("report", "explain"):
+        assert "FAILED after step 1: OSError.ENOSPC in save (loop.py:9)" in call(command, folder).out.splitlines()[:5]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_a_run_of_one_step_is_in_the_singular(call, explained):
         "1 step, 0 validations, 1 trajectory (1 trained on), 1 LLM call, 1 tool call, 1 process, 4.40 s from the start to the last record"
         in out
     )
-    assert "Nothing delayed the only step noticeably." in out
+    assert "Too few steps to say what is usual: 0 of 1 can be compared, 4 are needed." in out
 
 
 def test_long_names_are_cut_and_not_the_sentence(call, explained):

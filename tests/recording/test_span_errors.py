@@ -5,7 +5,12 @@
 import asyncio
 import builtins
 import concurrent.futures
+import json
+import multiprocessing
+import re
+import signal
 import traceback
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
@@ -140,6 +145,7 @@ def test_every_exception_passes_unchanged(recorded, is_outside, form, error):
         else:
             assert span.status == STATUS_ERROR
             assert span.attributes["error.type"] == name
+            assert re.fullmatch(rf"{re.escape(__file__)}:\d+ in explode", span.attributes["verl.error.line"])
             assert [event.name for event in span.events] == ["exception"]
             assert span.events[0].attributes["exception.type"] == name
     assert MESSAGE not in repr(spans)
@@ -158,6 +164,27 @@ def test_messages_are_kept_when_content_is(recorded, form):
         form(VERBS["tool"], error)
     (span,) = recorded.spans
     assert span.message == span.events[0].attributes["exception.message"] == str(error)[:1024]
+
+
+def test_an_exception_of_a_library_is_at_the_line_that_called_it(recorded):
+    """The line of a failed span is the user's own, and not that of the standard library or of an installed package."""
+    with pytest.raises(ValueError), verl_otel.step(1):
+        json.loads("{")
+    (span,) = recorded.spans
+    assert span.attributes["verl.error.line"].endswith(" in test_an_exception_of_a_library_is_at_the_line_that_called_it")
+
+
+@pytest.mark.full
+def test_a_broken_pool_is_recorded_with_the_death_that_broke_it(recorded):
+    """The exception says that some process ended; the span has its pid and signal, and not those of what the pool then ended."""
+    with (
+        concurrent.futures.ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool,
+        pytest.raises(BrokenProcessPool),
+        verl_otel.step(1),
+    ):
+        pool.submit(signal.raise_signal, signal.SIGKILL).result()
+    (span,) = recorded.spans
+    assert re.fullmatch(r"process \d+ was killed by SIGKILL", span.attributes["verl.error.child"])
 
 
 def test_an_exception_marks_every_span_that_it_leaves(recorded):

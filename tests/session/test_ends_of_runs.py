@@ -70,9 +70,11 @@ def test_ctrl_c_inside_of_a_step_interrupts_the_run(run, tmp_path, code):
     ("error", "state"), [("KeyboardInterrupt", "interrupted"), ("ValueError", "failed"), ("SystemExit", "finished")]
 )
 def test_what_ends_the_program_between_two_steps_ends_the_run(run, tmp_path, error, state):
-    """An exception outside of every step counts as one inside of a step."""
+    """An exception outside of every step counts as one inside of a step, and is named with its line."""
     run(BETWEEN.format(error=error))
-    assert summary.explain([tmp_path / "runs" / "r1"]).state == state
+    found = summary.explain([tmp_path / "runs" / "r1"])
+    assert found.state == state
+    assert ("FAILED after step 4: ValueError in <module> (" in texts.explain(found)) == (state == "failed")
 
 
 async def leave_by_cancellation(number):

@@ -185,6 +185,8 @@ class Excess(NamedTuple):
     """Whether it is long because it contains start-up."""
     is_unexplained: bool
     """Whether it is long without a verdict."""
+    has_baseline: bool
+    """Whether the run has enough steps to say what is usual."""
 
 
 def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]:
@@ -198,6 +200,7 @@ def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]
     members, lengths = set(map(id, comparable)), sorted(step.seconds for step in comparable)
     starting = set(map(id, step_lengths.find_start_up(steps)))
     unexplained = set(map(id, step_lengths.find_unexplained(steps)))
+    has_baseline = len(step_lengths.find_baseline(steps)) >= step_lengths.FEWEST
     found = []
     for step in chosen:
         is_member = id(step) in members
@@ -209,7 +212,7 @@ def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]
             usual = _find_median(lengths, bisect_left(lengths, step.seconds) if is_member else len(lengths))
         excess = _measure_excess(step, usual if is_member and len(comparable) > 1 else None)
         only = others[0] if len(others) == 1 else None
-        found.append(Excess(*excess, usual, only, id(step) in starting, id(step) in unexplained))
+        found.append(Excess(*excess, usual, only, id(step) in starting, id(step) in unexplained, has_baseline))
     return found
 
 
@@ -242,6 +245,8 @@ class Held(NamedTuple):
     late: int
     """Steps after which the next one started late."""
     of: int
+    usual: int
+    """Steps that say what is usual."""
     seconds: float
     """What both cost."""
     rest: float
@@ -261,6 +266,7 @@ def sum_held(steps: Sequence[Step]) -> Held:
         sum(excess.longer > 0 for excess in found),
         sum(excess.late > 0 for excess in found),
         len(steps),
+        len(step_lengths.find_baseline(steps)),
         sum(excess.longer + excess.late for excess in found),
         sum(excess.rest for excess in found),
         max((verdict for step in steps for verdict in step.verdicts), key=lambda verdict: verdict.saved, default=None),

@@ -248,7 +248,7 @@ class Cost(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A model, a tool, or the reward, whose calls failed in the trajectories that a step trained on."""
+    """A model, a tool, or the reward, whose calls failed in the trajectories that a step trained on, or submitted."""
 
     kind: str
     """``llm``, ``tool`` or ``reward``."""
@@ -258,7 +258,7 @@ class Failure(NamedTuple):
     trajectories: int
     """Trajectories with such a call."""
     unrewarded: int
-    """Those of them whose score is 0: perhaps not because of the answer."""
+    """Those of them whose score is 0, or lost: they failed, or their reward did. Perhaps not because of the answer."""
 
 
 class ShortRank(NamedTuple):
@@ -335,6 +335,10 @@ class Step(NamedTuple):
     """What failed in its trajectories, most calls first. Long runs keep it for the steps whose detail they keep, as what follows."""
     short_ranks: tuple[ShortRank, ...] = ()
     """Ranks that trained on far less than the others."""
+    error_line: str = ""
+    """``FILE:LINE in FUNCTION`` of the user's own code where `error` was raised, or its innermost span; empty: unknown."""
+    dead_child: str = ""
+    """Which child process died, and by what, where that broke a pool of processes; empty: unknown."""
 
     @property
     def longest_phase(self) -> Phase | None:

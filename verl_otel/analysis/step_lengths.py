@@ -17,6 +17,8 @@ LONG_FACTOR: Final = 2
 """A step that takes this many times the median of the others is long."""
 FEWEST_OTHERS: Final = 3
 """Minimum number of other steps whose median is a baseline for a step."""
+FEWEST: Final = FEWEST_OTHERS + 1
+"""Minimum number of steps that say what is usual in a run."""
 USUAL_SHARE: Final = 0.5
 """A phase is usual if this share of the steps has it. Checkpoints and validations of some steps only make these longer, as planned."""
 
@@ -93,6 +95,17 @@ def find_comparable(steps: Sequence[Step], step: Step | None = None) -> tuple[St
     return tuple(other for other in others if id(other) not in firsts) or tuple(others)
 
 
+def find_baseline(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps that say what is usual: not the first one of an attempt, none that failed and none with start-up.
+
+    Args:
+        steps: All steps of a run, in the order of time.
+    """
+    others = set(map(id, find_start_up(steps)))
+    others |= {id(steps[place]) for place in find_firsts(steps)}
+    return tuple(step for step in steps if not step.failed and id(step) not in others)
+
+
 def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the steps that are long, without a verdict and without start-up, the longest first; empty without a baseline.
 
@@ -101,10 +114,8 @@ def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
     Args:
         steps: All steps of a run, in the order of time.
     """
-    starting = set(map(id, find_start_up(steps)))
-    starting |= {id(steps[place]) for place in find_firsts(steps)}
-    usual = [step for step in steps if not step.failed and id(step) not in starting]
-    if len(usual) <= FEWEST_OTHERS:
+    usual = find_baseline(steps)
+    if len(usual) < FEWEST:
         return ()
     middle = median(step.seconds for step in usual)
     limit = max(LONG_FACTOR * middle, middle + PHASE_SECONDS)

@@ -138,6 +138,7 @@ def render(document: Explain, levers: Levers | None = None) -> str:
     """
     whole = levers is None
     parts = ["\n".join(_head(document)), "\n".join(_events(document)), "" if whole else _verdict_count(document)]
+    parts += [] if whole else map(show, document.run.learned_wrong)
     parts += ["\n".join(_step(document, step, whole=whole)) for step in document.steps]
     parts.append("\n".join(_advice(document)))
     if levers is not None:
@@ -214,7 +215,7 @@ def _verdict_count(document: Explain) -> str:
         were = "was" if slow == 1 else "were"
         text = f"{slow:,} of {counted(count, 'step')} {were} slow, none explained: {unexplained}."
     else:
-        text = wording.describe_no_delay(count)
+        text = f"{wording.begin_sentence(document.held.text)}."
     return "\n".join(filter(None, [text, document.starting]))
 
 
@@ -352,7 +353,6 @@ def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
                 for text, length in wording.describe_start_up(start_up)
             )
             yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
-    yield from _block("Learned wrong, and nothing was slow", map(show, whole.learned_wrong))
     yield from _block(wording.device_title(whole.devices, has_gpu=has_gpu), wording.describe_devices(whole.devices))
     yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=has_gpu))
     yield from _block("Engine and trainer", wording.describe_off_policy(whole.off_policy))

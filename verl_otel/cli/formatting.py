@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel._internal.printable import counted, seconds, show
+from verl_otel.analysis.io import run_status
 from verl_otel.analysis.model import Explanation, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli.documents.base import Document, to_plain
@@ -166,12 +167,27 @@ def failed(run: Explanation) -> str:
     """Return the message about steps that failed or were interrupted; empty if there are none."""
     steps = [step for step in run.steps if step.failed]
     texts = [
-        f"step {number(step)} after {seconds(step.seconds)}{f': {step.error}' if step.error else ''}"
+        f"step {number(step)} after {seconds(step.seconds)}{_name_error(step.error, step.error_line)}"
+        f"{step.dead_child and f'; {step.dead_child}'}"
         for step in steps[:MOST_FAILED]
     ]
     more = [f"and {len(steps) - MOST_FAILED:,} more"] if len(steps) > MOST_FAILED else []
     word = "FAILED" if any(not step.interrupted for step in steps) else "INTERRUPTED"
-    return show(f"{word}: {', '.join(texts + more)}", SENTENCE) if steps else ""
+    if steps:
+        return show(f"{word}: {', '.join(texts + more)}", SENTENCE)
+    status = run_status.read(run.manifest)
+    if run.state != RunState.FAILED.word or status is None or not status.newest.error:
+        return ""
+    after = f"after step {number(run.steps[-1])}" if run.steps else "before the first step"
+    return show(f"FAILED {after}{_name_error(status.newest.error, status.newest.error_line)}", SENTENCE)
+
+
+def _name_error(error: str, line: str) -> str:
+    """Return an exception with where it was raised, after a colon; empty without one."""
+    place, _, function = line.rpartition(" in ")
+    where = f" in {function}" if function else ""
+    where += f" ({place.rpartition('/')[2]})" if place else ""
+    return f": {error}{where}" if error else ""
 
 
 def end_of(step: AnyStep) -> str:

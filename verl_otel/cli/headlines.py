@@ -59,7 +59,7 @@ def find_silent(run: Explanation) -> Iterator[Headline]:
     worst = findings.find_unrewarded(run.steps)
     if worst is not None:
         failed_work = wording.describe_failure(worst.failures[0])
-        text = f"score 0 may be that of the environment, and not of the answer. Failed: {failed_work}."
+        text = f"score 0 or none may be that of the environment, and not of the answer. Failed: {failed_work}."
         yield Headline(f"Step {number(worst)}: {text}", worst)
     steps = [step for step in run.steps if step.short_ranks]
     if steps:
@@ -76,9 +76,10 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         return
     start_up = wording.describe_first(run.steps)
     spent = _spent(longest) if top.key == "gen" else ""
+    held = wording.begin_sentence(wording.describe_held(findings.sum_held(run.steps)))
     yield Headline(
         f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
-        f"{top.share:.0%} of it in {top.key}. No single trajectory delayed a step noticeably.{spent}",
+        f"{top.share:.0%} of it in {top.key}. {held}.{spent}",
         longest,
         is_finding=False,
     )

@@ -217,10 +217,8 @@ def _describe_steps(log: TrackedLog, learning: Learning, chosen: Sequence[Step],
     steps = log.run.steps
     unexplained = wording.describe_unexplained(log.run.steps)
     if not whole and steps:
-        if any(step.verdicts for step in steps):
-            yield f"  {wording.describe_held(findings.sum_held(steps))}"
-        elif not unexplained:
-            yield f"  {wording.describe_no_delay(len(steps))}"
+        if any(step.verdicts for step in steps) or not unexplained:
+            yield f"  {wording.begin_sentence(wording.describe_held(findings.sum_held(steps)))}"
         if unexplained:
             yield f"  Slow without one phase as the cause: {unexplained}"
     shown = chosen if whole else [step for step in chosen if step.verdicts or unexplained]

@@ -65,6 +65,7 @@ LISTED_STEPS: Final = 5
 """Maximum number of unexplained steps that are listed; the others are counted."""
 LONGEST_NAME: Final = 80
 """Characters of a name in a sentence; longer ones are cut, so that the sentence is whole."""
+_TOO_FEW: Final = "too few steps to say what is usual"
 SMALLEST_ROW: Final = 0.01
 """Rows of less than this share of a step are left out."""
 
@@ -114,7 +115,7 @@ def describe_verdict(verdict: Verdict) -> str:
         Subject=verdict.subject.capitalize(),
         cause=_cause(verdict),
         cause_name=verdict.cause_name,
-        Cause_name=_begin_sentence(verdict.cause_name),
+        Cause_name=begin_sentence(verdict.cause_name),
         more=seconds(verdict.seconds),
         at=_place(verdict),
         within="" if is_itself else f", most of it in {_cause(verdict)}",
@@ -135,7 +136,7 @@ def _name_late(late: model.Straggler | explain.Straggler | explain.Persistence) 
     return f"{'worker' if late.evidence in own_workers.EVIDENCE else 'rank'} {late.rank} ({late.instance})"
 
 
-def _begin_sentence(name: str) -> str:
+def begin_sentence(name: str) -> str:
     """Return words with a capital; the name of a function, which is followed by its place, stays as it is."""
     return name if name.endswith(")") else f"{name[:1].upper()}{name[1:]}"
 
@@ -179,19 +180,16 @@ def name_part(part: Part) -> str:
 
 
 def describe_held(held: Held) -> str:
-    """Return how many of the steps of a run were delayed, and by how much in all."""
+    """Return how many of the steps of a run were delayed, and by how much in all, or that they are too few to say so."""
     if not held.long and not held.late:
-        return f"none of {counted(held.of, 'step')} was delayed"
+        if held.usual < step_lengths.FEWEST:
+            return f"{_TOO_FEW}: {held.usual} of {held.of:,} can be compared, {step_lengths.FEWEST} are needed"
+        return f"nothing delayed any of {held.of:,} steps noticeably"
     after = f", after {held.late:,} the next one started late" if held.late else ""
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
     were = "was" if held.long == 1 else "were"
     text = f"{held.long:,} of {counted(held.of, 'step')} {were} delayed{after}"
     return f"{text}, by {seconds(held.seconds)} in all{unexplained}"
-
-
-def describe_no_delay(count: int) -> str:
-    """Return that nothing delayed the steps of a run, of which there are so many."""
-    return f"Nothing delayed {f'any of {count:,} steps' if count > 1 else 'the only step'} noticeably."
 
 
 def describe_length(step: Step, excess: Excess) -> str:
@@ -212,12 +210,18 @@ def describe_length(step: Step, excess: Excess) -> str:
             return f"{name}, {seconds(excess.longer)} longer than usual{usual}{rest}{late}."
         shorter = f"; without its causes {seconds(excess.longer)} less" if excess.longer else ""
         return f"{name}{usual}{shorter}{late}."
+    return " ".join(filter(None, [f"{name}{usual}.", describe_no_cause(step, excess)]))
+
+
+def describe_no_cause(step: Step, excess: Excess) -> str:
+    """Return what is known of the length of a step without a verdict; empty where it failed, or waited for one trajectory alone."""
     if excess.is_starting:
-        return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
-    if step.interrupted or find_single_wait(step) is not None:
-        return f"{name}{usual}."
-    why = "No single cause was found" if excess.is_unexplained else "Nothing delayed it noticeably"
-    return f"{name}{usual}. {why}."
+        return "It includes the start-up, so that it is longer than later steps."
+    if step.failed or find_single_wait(step) is not None:
+        return ""
+    if not excess.has_baseline:
+        return f"{begin_sentence(_TOO_FEW)}."
+    return "No single cause was found." if excess.is_unexplained else "Nothing delayed it noticeably."
 
 
 def describe_unexplained(steps: Sequence[Step]) -> str:
@@ -244,7 +248,7 @@ def describe_first(steps: Sequence[Step]) -> str:
 def describe_failure(failure: model.Failure | explain.Failure) -> str:
     """Return the text about a model, a tool, or the reward, whose calls failed in the trajectories of a step."""
     name = f"{WORK[failure.kind].words.partition(',')[0]} {failure.name}".rstrip()
-    zero = f", {failure.unrewarded} of them with score 0" if failure.unrewarded else ""
+    zero = f", {failure.unrewarded} of them with score 0 or none" if failure.unrewarded else ""
     calls, trajectories = counted(failure.calls, "call"), counted(failure.trajectories, "trajectory", "trajectories")
     return show(f"{name}: {calls} in {trajectories}{zero}")
 

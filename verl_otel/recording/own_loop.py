@@ -674,15 +674,21 @@ def _find_end_of(step: Span) -> RunState:
     return RunState.FAILED if step.error else RunState.FINISHED
 
 
-def _find_end_of_program() -> RunState | None:
-    """Return the state that the exception leaves with which the program ends, also between two steps; None without one.
+def find_error() -> BaseException | None:
+    """Return the exception with which the program ends; None: it has not ended, or without one.
 
     The interpreter stores it before it calls the functions of `atexit`. An interactive one stores each exception and goes on.
     """
-    kind = getattr(sys, "last_type", None)
-    if not isinstance(kind, type) or hasattr(sys, "ps1"):
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) and not hasattr(sys, "ps1") else None
+
+
+def _find_end_of_program() -> RunState | None:
+    """Return the state that the exception leaves with which the program ends, also between two steps; None without one."""
+    error = find_error()
+    if error is None:
         return None
-    return RunState.INTERRUPTED if issubclass(kind, KeyboardInterrupt) else RunState.FAILED
+    return RunState.INTERRUPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
 
 
 def clear() -> None:

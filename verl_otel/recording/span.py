@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal import dead_children, error_boundary, own_code, process_state
 from verl_otel.model import NONE_DROPPED, REMOTE, TRACE_FLAGS, AttributeValue, EventRecord, LinkRecord
 from verl_otel.recording import own_loop
 from verl_otel.recording.attribute_values import (
@@ -463,6 +463,10 @@ class Span:
         detail.error = name
         detail.status = STATUS_ERROR
         self.set_attribute(attr.ERROR_TYPE, name)
+        if line := own_code.find_raised(error):
+            self.set_attribute(attr.ERROR_LINE, line)
+        if name.endswith(dead_children.BROKEN_POOL) and (dead := dead_children.describe()):
+            self.set_attribute(attr.ERROR_CHILD, dead)
         self.record_exception(error)
         if RECORDER.capture_content:
             detail.message = to_message(error)[:MAX_MESSAGE]

@@ -24,7 +24,7 @@ from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, self_metrics
+from verl_otel.session import children, prometheus_targets, run_status, self_metrics
 from verl_otel.session.outputs import Outputs
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import start_run_log, stop_run_log
@@ -240,6 +240,7 @@ class Session:
             self._thread.join(remaining(deadline))
         self._collect(observe=self.opened, deadline=deadline)
         own_loop.end()
+        run_status.note_error(own_loop.find_error())
         self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
         with error_boundary.suppress_errors("collectors"):

@@ -175,6 +175,8 @@ class LiveVerdicts:
             return {}
         total = sum(self._held.values())
         verdict = f"none of {counted(self._steps, 'step')} took longer than those before"
+        if self._steps <= MIN_PEERS + 1:
+            verdict = f"{counted(self._steps, 'step')}: too few to say what is usual"
         if self._held:
             (kind, cause), seconds = max(self._held.items(), key=lambda item: item[1])
             what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"

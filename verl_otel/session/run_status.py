@@ -13,11 +13,12 @@ import os
 import time
 from typing import Any, Final
 
-from verl_otel._internal import process_state, ranks
+from verl_otel._internal import own_code, process_state, ranks
 from verl_otel._internal.printable import show
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.model import Batch, HistogramValue, Labels, Resource, SpanRecord
+from verl_otel.recording.attribute_values import error_name
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.run_state import WORDS, RunState
@@ -36,6 +37,7 @@ class _Noted:
 
     verdict = ""
     total_steps: int | None = None
+    error = error_line = ""
 
 
 def note_verdict(text: str) -> None:
@@ -48,6 +50,12 @@ def note_total_steps(number: float | None) -> None:
     _Noted.total_steps = None if number is None else _whole(number)
 
 
+def note_error(error: BaseException | None) -> None:
+    """Note the exception with which the training ends, for the next write; None: without one."""
+    if error is not None:
+        _Noted.error, _Noted.error_line = error_name(error), show(own_code.find_raised(error), MAX_TEXT)
+
+
 def _read_number(span: SpanRecord) -> int | None:
     number = span.attributes.get(attr.STEP_NUMBER)
     return number if isinstance(number, int) and abs(number) <= MAX_NUMBER else None
@@ -58,7 +66,7 @@ def _whole(value: float) -> int | None:
 
 
 def _reset() -> None:
-    _Noted.verdict, _Noted.total_steps = "", None
+    _Noted.verdict, _Noted.total_steps, _Noted.error, _Noted.error_line = "", None, "", ""
 
 
 process_state.register(clear=_reset, reset=_reset, after_fork=_reset)
@@ -170,4 +178,6 @@ class RunStatus:
             "total_steps": _Noted.total_steps,
             "reward": next((reward for reward in rewards if math.isfinite(reward)), None),
             "verdict": self._verdict,
+            "error": _Noted.error,
+            "error_line": _Noted.error_line,
         }

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FrameType
 from typing import IO, Any, Final
 
-from verl_otel._internal import error_boundary, safe_files, thread_frames
+from verl_otel._internal import error_boundary, own_code, safe_files, thread_frames
 from verl_otel.system import procfs
 from verl_otel.system.procfs import Process, ThreadState
 
@@ -35,9 +35,6 @@ MAX_GROUPS: Final = 40
 """Largest number of different task stacks that are written."""
 MAX_SEARCHED: Final = 64
 """Tasks whose event loop is read."""
-_STANDARD: Final = (f"{Path(os.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")
-"""Beginnings of the file names of the standard library, of this package, and of generated code."""
-_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
 class StackFile:
@@ -167,11 +164,7 @@ def find_own(stack: Sequence[FrameType]) -> FrameType:
 
     A user who calls ``subprocess.run`` in a coroutine knows the line of the call, not the one at which `subprocess` waits.
     """
-    return next((frame for frame in stack if _is_own(frame.f_code.co_filename)), stack[0])
-
-
-def _is_own(path: str) -> bool:
-    return not path.startswith(_STANDARD) and not any(folder in path for folder in _INSTALLED)
+    return next((frame for frame in stack if own_code.is_own(frame.f_code.co_filename)), stack[0])
 
 
 def find_running_loops() -> dict[Any, int]:

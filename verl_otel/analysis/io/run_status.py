@@ -54,6 +54,10 @@ class Training(msgspec.Struct, frozen=True):
     """Mean reward that was reported last."""
     verdict: _Text = ""
     """What held a step last, as the log of the training has it; empty: nothing yet."""
+    error: _Text = ""
+    """Type of the exception with which it ended; empty: none, or unknown."""
+    error_line: _Text = ""
+    """``FILE:LINE in FUNCTION`` of the user's own code that it came through; empty: unknown."""
 
 
 class RunStatus(NamedTuple):

@@ -187,7 +187,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         submitted: Those that it submitted. It waited for those that failed or were cancelled before the end of gen, too.
     """
     span = root.span
-    error = _find_error(span)
+    error, (line, dead_child) = _find_error(span), _find_raised(root)
     phases = [child.span for child in root.children if child.span.name.startswith(PHASE_PREFIX)]
     total = max(1, span.end_ns - span.start_ns)
     by_key: dict[str, int] = defaultdict(int)
@@ -198,6 +198,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
     members = [trajectories[trace_id] for trace_id in consumed if trace_id in trajectories]
     generations = [phase for phase in phases if phase.name == f"{PHASE_PREFIX}gen"]
     stopped = [one for one in submitted if one.stopped and generations and one.end_ns <= generations[-1].end_ns]
+    awaited = {one.trace_id: one for one in (*members, *submitted)}.values()
     rollouts_end_ns = max((one.end_ns for one in (*members, *stopped)), default=0)
     noticing = [phase for phase in generations if phase.end_ns >= rollouts_end_ns > 0] or generations[-1:]
     return Step(
@@ -217,7 +218,9 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         lifetimes=pack_lifetimes(members, span.start_ns),
         members=len(consumed),
         error=error,
-        failures=_find_failures(members),
+        error_line=line,
+        dead_child=dead_child,
+        failures=_find_failures(awaited),
         short_ranks=tuple(_find_short_ranks(root)),
     )
 
@@ -245,11 +248,13 @@ def _find_failures(members: Iterable[Trajectory]) -> tuple[Failure, ...]:
     calls: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
     unrewarded = set()
     for member in members:
-        if member.score == 0:
+        if member.score == 0 or member.failed:
             unrewarded.add(member.trace_id)
         for activity in member.activities:
             if activity.failed and activity.kind in _CALLS:
                 calls[activity.kind, activity.name][member.trace_id] += 1
+                if activity.kind == "reward" and member.score is None:
+                    unrewarded.add(member.trace_id)
     found = [
         Failure(*key, counts.total(), len(counts), len(unrewarded & counts.keys())) for key, counts in calls.items()
     ]
@@ -266,6 +271,22 @@ def _find_error(step: SpanRecord) -> str:
         return str(attributes[attr.ERROR_TYPE])
     is_cancelled = attributes.get(attr.OUTCOME) == CANCELLED and attr.STEP_LINEAGE in attributes
     return CANCELLED if is_cancelled else ""
+
+
+def _find_raised(root: Node) -> tuple[str, str]:
+    """Return where the exception of a step was raised, and which child died; empty: unknown.
+
+    Where is the line of the innermost span that it left, or else the name of that span.
+    """
+    error = root.span.attributes.get(attr.ERROR_TYPE)
+    inner, line, dead_child = root, "", ""
+    left: Node | None = root if error is not None else None
+    while left is not None:
+        inner, line = left, str(left.span.attributes.get(attr.ERROR_LINE, line))
+        dead_child = str(left.span.attributes.get(attr.ERROR_CHILD, dead_child))
+        failed = [child for child in left.children if child.span.attributes.get(attr.ERROR_TYPE) == error]
+        left = max(failed, key=lambda child: child.span.end_ns, default=None)
+    return line or ("" if inner is root else inner.span.name), dead_child
 
 
 def name_call(name: str) -> str:

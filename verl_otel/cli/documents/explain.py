@@ -135,13 +135,13 @@ class RunCost(Cost):
 
 
 class Failure(Document):
-    """Models, tools, or the reward, whose calls failed in the trajectories that a step trained on."""
+    """Models, tools, or the reward, whose calls failed in the trajectories that a step trained on, or submitted."""
 
     kind: Annotated[str, about("llm, tool or reward")]
     name: str
     calls: Annotated[int, about("its calls that failed")]
     trajectories: Annotated[int, about("trajectories with such a call")]
-    unrewarded: Annotated[int, about("those of them whose score is 0")]
+    unrewarded: Annotated[int, about("those of them whose score is 0, or lost: they failed, or their reward did")]
 
 
 class ShortRank(Document):
@@ -202,6 +202,8 @@ class Step(Document):
     failed: Failed
     interrupted: Interrupted
     error: ErrorType
+    error_line: Annotated[str, about("FILE:LINE in FUNCTION of where it was raised, or its innermost span; empty: unknown")]
+    dead_child: Annotated[str, about("which child process died, where that broke a pool of processes; empty: unknown")]
     verdicts: tuple[Verdict, ...]
     shared: Annotated[float, about("seconds that more than one of them counts as its saving")]
     together: Annotated[float, about("seconds that they cost together: `explained` and `next_late`")]

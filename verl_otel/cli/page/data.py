@@ -301,6 +301,7 @@ def describe_step(run: Explanation, index: int, excess: Excess | None = None) ->
             }
             for finding in find_of_step(step)
         ],
+        "no_cause": wording.describe_no_cause(step, excess),
         "shorter": list(wording.describe_savings(step.savings, step.seconds)),
         "late": list(map(wording.describe_straggler, step.stragglers[:50])),
         "parts": len(step.path),

@@ -87,13 +87,11 @@ const summary = (step) => dataTable("What the step waited for, summed", [
   figures("Share", (row) => row.seconds / step.seconds, percent),
 ], step.path_summed.slice(0, 8), { quiet: true });
 
-function verdicts(step, isSlow) {
+function verdicts(step) {
   const how = step.interrupted ? "was interrupted" : "failed";
   const end = step.failed ? ` It ${how}${step.error ? `: ${step.error}` : ""}.` : "";
   if (!step.sentences.length) {
-    const wasSlow = step.unexplained || isSlow;
-    const text = wasSlow ? "It was slow, and no single cause was found." : "Nothing delayed it noticeably.";
-    return verdictRow({ text, is_finding: false }, 0, { end });
+    return verdictRow({ text: step.no_cause, is_finding: false }, 0, { end });
   }
   return step.sentences.map((line, place) => verdictRow(line, place, { end: place ? "" : end }));
 }
@@ -133,7 +131,7 @@ export function stepView(name, key) {
     const absent = "The detail of this step is not in this file: it holds that of the most important steps.";
     body.replaceChildren(...filled([
       step ? "" : make("section", {}, make("p", { class: "soft" }, absent)),
-      step && make("section", { "aria-label": "Verdict" }, verdicts(step, steps.marks.get(index) === "slow")),
+      step && make("section", { "aria-label": "Verdict" }, verdicts(step)),
       step && make("section", { id: "waterfall", "aria-label": "Waterfall" },
         step.path.length ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
           : make("p", { class: "soft" }, NOT_KEPT)),

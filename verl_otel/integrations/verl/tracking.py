@@ -36,7 +36,7 @@ from verl_otel.recording.step_statistics import make_component_points
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.run_state import RunState
-from verl_otel.session import describe_resource, flush, record_run, wake
+from verl_otel.session import describe_resource, flush, record_run, run_status, wake
 
 # -- ``verl.logging``: how long each tracker (console, wandb, file ...) takes in one ``Tracking.log`` --
 
@@ -303,6 +303,7 @@ def end_run(error: BaseException | None = None, *, failed: bool = False) -> None
         run.state = state
         gpu_time.end_run()
         with error_boundary.suppress_errors("run state"):
+            run_status.note_error(error)
             gauge(metric_names.RUN_STATE).set(state.value)
             step_log.end_run()
             guards.end_run()

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which child of `multiprocessing` died when a pool of processes broke: the exception of the pool does not say it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+BROKEN_POOL = "BrokenProcessPool"
+"""Class of the exception."""
+
+
+def describe() -> str:
+    """Return which children of this process died by themselves, in words; empty where that is not known.
+
+    A broken pool ends its other processes by SIGTERM: those are not what broke it.
+
+    Example:
+        "process 4711 was killed by SIGKILL"
+    """
+    deaths = [(pid, code) for pid, code in _find_ends() if code not in (0, -signal.SIGTERM)]
+    return ", ".join(f"process {pid} {_describe_end(code)}" for pid, code in sorted(deaths))
+
+
+def _find_ends() -> Iterator[tuple[int, int]]:
+    """Yield pid and exit code of children that have ended and whose object still exists."""
+    made: Any = getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())
+    for process in list(made):
+        handle = getattr(process, "_popen", None)
+        pid, code = getattr(handle, "pid", None), getattr(handle, "returncode", None)
+        code = _peek(pid) if code is None and isinstance(pid, int) else code
+        if isinstance(pid, int) and isinstance(code, int):
+            yield pid, code
+
+
+def _peek(pid: int) -> int | None:
+    """Return the exit code of a child without reaping it, which is left to `multiprocessing`; None: it lives, or is none of ours."""
+    try:
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+    except OSError:
+        return None
+    return None if end is None else end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+
+
+def _describe_end(code: int) -> str:
+    if code > 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal
+        return f"was killed by signal {-code}"

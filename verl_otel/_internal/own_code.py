@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Code of the user's own, as opposed to the standard library, what is installed, and this package. Its lines are what a user knows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+_STANDARD: Final = (f"{Path(os.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")
+"""Beginnings of the file names of the standard library, of this package, and of generated code."""
+_INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def is_own(path: str) -> bool:
+    """Return whether a file has code that is neither of the standard library nor installed."""
+    return not path.startswith(_STANDARD) and not any(folder in path for folder in _INSTALLED)
+
+
+def find_raised(error: BaseException) -> str:
+    """Return the innermost line of the user's own that an exception came through, ``FILE:LINE in FUNCTION``; empty: unknown.
+
+    Without a line of the user's own, it is the one that raised it.
+
+    Example:
+        "/home/me/reward.py:12 in parse"
+    """
+    own = last = entry = error.__traceback__
+    while entry is not None:
+        last = entry
+        own = entry if is_own(entry.tb_frame.f_code.co_filename) else own
+        entry = entry.tb_next
+    if own is None or last is None:
+        return ""
+    found = own if is_own(own.tb_frame.f_code.co_filename) else last
+    return f"{found.tb_frame.f_code.co_filename}:{found.tb_lineno} in {found.tb_frame.f_code.co_name}"
