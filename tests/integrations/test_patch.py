@@ -3,6 +3,7 @@
 """Replacements: they look and behave like what they replace, cost detail and never the host, and can be taken back."""
 
 import asyncio
+import contextlib
 import inspect
 import sys
 
@@ -12,7 +13,9 @@ import verl_otel
 from verl_otel.integrations import patch
 from verl_otel.recording import decorate
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.context import context_access
 from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 
 SITE = CallSite("span", "hooked")
 HOST = """
@@ -96,6 +99,39 @@ def test_a_wrapper_looks_like_what_it_wraps(host_module):
         assert (wrapped.__doc__, wrapped.__module__) == (original.__doc__, original.__module__)
         assert inspect.iscoroutinefunction(wrapped) == inspect.iscoroutinefunction(original)
         assert inspect.isfunction(wrapped)
+
+
+class TimeOut(BaseException):
+    """What a signal handler raises."""
+
+
+def test_a_time_out_leaves_no_span_open(host_module, recorded):
+    """Wherever CPython may run a signal handler that raises: the exception arrives, and nothing stays open or current."""
+    patch.replace(host_module.Worker, "method", patch.in_span(begin, lambda span, *_: span.set_attribute("seen", True)))
+    worker, outside, place = host_module.Worker(), context_access().get(), 0
+
+    def raise_at_the_last(frame, event, _argument):
+        nonlocal left
+        left -= event in ("call", "c_return") and frame.f_code is not call.__code__
+        if left == 0:
+            sys.setprofile(None)
+            raise TimeOut
+
+    def call():
+        try:
+            sys.setprofile(raise_at_the_last)
+            worker.method(1)
+        finally:
+            sys.setprofile(None)
+
+    left = 0
+    while left <= 0:
+        place = left = place + 1
+        with contextlib.suppress(TimeOut):
+            call()
+        assert not RECORDER.open_spans, place
+        assert context_access().get() is outside, place
+    assert place > 10, "the places ended before the work did"
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), SystemExit(3), asyncio.CancelledError()])

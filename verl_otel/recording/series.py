@@ -90,6 +90,7 @@ CEILING: Final = 8 * CHUNK
 _NUMBERS: Final = frozenset({int, float})
 EXEMPLAR_SECONDS: Final = 30.0
 """Seconds for which an exemplar is not replaced by a smaller value of its bucket."""
+_EXEMPLAR_NS: Final = EXEMPLAR_SECONDS * 1e9
 
 
 class Series:
@@ -204,17 +205,13 @@ class Histogram(Series):
 
     def wants(self, value: float, time_ns: int) -> bool:
         """Return whether `offer` would keep an exemplar of this value. It is rare, so callers check before they create one."""
-        held = self._held(value, time_ns)
-        return held is None or value >= held.value
+        held = self.exemplars.get(bisect_left(self.bounds, value))
+        return held is None or value >= held.value or time_ns - held.time_ns > _EXEMPLAR_NS
 
     def lacks(self, value: float, time_ns: int) -> bool:
         """Return whether the bucket of a value has no recent exemplar."""
-        return self._held(value, time_ns) is None
-
-    def _held(self, value: float, time_ns: int) -> Exemplar | None:
-        """Return the recent exemplar of the bucket of a value. It is read once: another thread may reset the series meanwhile."""
         held = self.exemplars.get(bisect_left(self.bounds, value))
-        return held if held is not None and time_ns - held.time_ns <= EXEMPLAR_SECONDS * 1e9 else None
+        return held is None or time_ns - held.time_ns > _EXEMPLAR_NS
 
     def point(self, time_ns: int) -> Point:
         """Return the histogram, cumulative since the series began."""
