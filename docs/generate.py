@@ -100,9 +100,8 @@ of verl's `Tracking.log` is also sent, as a gauge with its value unchanged: `act
 Prometheus, `verl_actor_pg_loss`.
 
 The last column names the families of numbers of `tests/recount` in which a metric is counted again, in every mode of verl that has it, from what verl
-logs, what the test bed writes and stamps at its own methods, without code of verl-otel. {unchecked} of {all} are "not checked" by such a count: what needs
-a GPU, a real engine, its transport of weights or tools with environments; states of verl's replay buffer; what a host says about itself; late event
-loops; and verl-otel's metrics about itself. Other tests compare these.
+logs, what the test bed writes and stamps at its own methods, without code of verl-otel. {unchecked} of {all} are "not checked" by such a count, each with
+its reason. Other tests compare these: with a device, an engine or files of the kernel that are real or made for the test.
 
 """
 RESOURCE = """
@@ -182,13 +181,31 @@ def telemetry_page():
         name = metric_name(Instrument(row.name, row.kind, row.unit, ""))
         labels = ", ".join(f"`{label_name(label)}`" for label in row.labels) or "-"
         unit = f" `{row.unit}`" if row.unit else ""
-        families = "; ".join(counted.get(row.name, ["not checked"]))
+        families = "; ".join(counted.get(row.name) or [f"not checked: {find_reason(row.name)}"])
         rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` | {families} |")
     head = METRICS_HEAD.format(unchecked=len(METRICS.keys() - counted.keys()), all=len(METRICS))
     return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + head + "\n".join(rows) + "\n" + RESOURCE
 
 
 RECOUNT = DOCS.parent / "tests" / "recount" / "rows.py"
+NOT_COUNTED = {
+    "hw.": "the test bed has no such device",
+    "verl.gpu.": "the test bed has no GPU",
+    "verl.engine.memory.": "the test bed has no GPU",
+    "verl.tool.setup.": "the tool of the test bed has no environment",
+    "gen_ai.client.inference.usage.cache_read.": "the engine of the test bed has no prefix cache",
+    "system.network.": "other programs use the interfaces, too",
+    "system.disk.": "other programs use the disks, too",
+    "verl.ray.spill.": "the object store of the test bed does not fill up",
+    "verl.event_loop.": "nothing else sees how late a loop is",
+    "verl.otel.": "it is about verl-otel itself",
+}
+"""Why metrics are not counted again, by the begin of their names."""
+
+
+def find_reason(metric):
+    """Return why a metric is not counted again; each has a reason."""
+    return next(reason for begin, reason in NOT_COUNTED.items() if metric.startswith(begin))
 
 
 def find_counted():

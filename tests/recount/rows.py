@@ -7,6 +7,7 @@ A row holds in every mode. ``count`` returns None where the mode has no such num
 
 import itertools
 import math
+import os
 import re
 import statistics
 from bisect import bisect
@@ -174,6 +175,53 @@ def read_left_over(product):
     return {name: total for name in names if (total := product.total(name))}
 
 
+# -- the host --
+
+CPUS = os.cpu_count()
+HOST_MEMORY = "perf/cpu_memory_used_gb"
+"""End of the key of what verl logs of it."""
+NEAR = 0.1
+"""Share by which the memory of a host may differ between two readings of a training: other programs have some, too."""
+
+
+def measure_memory(oracle):
+    """Bytes of all memory, by the C library, and of what is in use, as verl logs it. Verl reads it once a step."""
+    used = [
+        value * 2.0**30
+        for data in oracle.scalars.values()
+        for key, value in data.items()
+        if key.endswith(HOST_MEMORY)
+    ]
+    if not used:
+        return None
+    near = Between((1 - NEAR) * min(used), (1 + NEAR) * max(used))
+    return {"all": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "used": near, "taken": near}
+
+
+def read_memory(product):
+    """The same at the last reading, and what is not left of it for processes; not of a container with a bound of its own."""
+    states = {
+        dict(labels)["system.memory.state"]: otlp_json.read_number(points[-1])
+        for labels, points in product.series("system.memory.usage")
+    }
+    whole, limit = sum(states.values()), product.latest("verl.host.memory.limit")
+    taken = limit - product.latest("verl.host.memory.available") if limit == whole else states["used"]
+    return {"all": whole, "used": states["used"], "taken": taken}
+
+
+def read_cpus(product):
+    """CPU time of the host in a second, over all modes, between the first and the last reading of the process that read it longest."""
+    found = {}
+    for (name, _, file), points in product.points.items():
+        if name == "system.cpu.time":
+            times = [int(point["timeUnixNano"]) / 1e9 for point in (points[0], points[-1])]
+            growth = otlp_json.read_number(points[-1]) - otlp_json.read_number(points[0])
+            before = found.get(file, (0.0, 0.0))
+            found[file] = times[1] - times[0], before[1] + growth
+    seconds, spent = max(found.values())
+    return spent / seconds
+
+
 # -- trajectories and tokens --
 
 
@@ -278,6 +326,54 @@ def read_gauge(product, name):
         for (metric, _, file), points in product.points.items()
         if metric == name
     }
+
+
+BUFFERED = ("pending", "running", "finished", "failure")
+
+
+def follow_buffer(oracle):
+    """What the replay buffer of verl may have had at a time: the groups that were generated and that no update had taken, by state."""
+    if not oracle.has_buffer:
+        return None
+    return {state: Follows(lambda time, state=state: count_buffered(oracle, time)[state]) for state in BUFFERED}
+
+
+def count_buffered(oracle, time):
+    """Bounds by state. The trainer takes the groups of an update some time before it."""
+    early, late = time - 2 * LATE, time + 2 * LATE
+    begun = [line for line in oracle.lines("process") if line["pid"] in {update["pid"] for update in oracle.updates}]
+    attempt = max((line for line in begun if line["start"] <= time), key=lambda line: line["start"])
+    groups = {}
+    for each in oracle.of_training():
+        if each.start >= attempt["start"]:
+            groups.setdefault(each.uid, []).append(each)
+    updates = [line for line in oracle.updates if line["pid"] == attempt["pid"]]
+    taken = [{row["uid"] for row in line["rows"]} for line in updates]
+    before = sum(line["start"] <= early for line in updates)
+    surely, perhaps = (set().union(*taken[:count]) for count in (before, sum(u["start"] <= late for u in updates) + 1))
+    ended = {uid for uid, those in groups.items() if max(each.end for each in those) <= early}
+    handed = {uid for uid, those in groups.items() if max(each.handed for each in those) <= late}
+    started, open_at = (
+        {uid for uid, those in groups.items() if min(each.start for each in those) <= bound} for bound in (early, late)
+    )
+    return {
+        "pending": Between(0, len(groups.keys() - started)),
+        "running": Between(len(started - handed), len(open_at - ended)),
+        "finished": Between(len(ended - perhaps), len(handed - surely)),
+        "failure": Between(0, 0),
+    }
+
+
+def read_buffer(product):
+    found = {
+        state: [
+            (int(point["timeUnixNano"]) / 1e9, otlp_json.read_number(point))
+            for _, points in product.series("verl.rollout.groups", group_state=state)
+            for point in points
+        ]
+        for state in BUFFERED
+    }
+    return found if any(found.values()) else None
 
 
 # -- what a step trained on --
@@ -775,6 +871,13 @@ ROWS = [
         lambda o: o.lines("sync")[-1]["bytes"],
         lambda p: p.latest("verl.weight_sync.size"),
     ),
+    Row(
+        "bytes of a weight sync, as verl logs them",
+        lambda o: o.lines("sync")[-1]["bytes"] if o.by_step("checkpoint_engine/payload_mbytes") else None,
+        lambda p: p.latest("verl.weight_sync.payload"),
+    ),
+    Row("memory of the host", measure_memory, read_memory),
+    Row("CPU time of the host", lambda o: Between(0.97 * CPUS, 1.03 * CPUS), read_cpus),
     Row("seconds of the last weight sync of a replica", time_last_syncs, read_last_sync),
     Row(
         "seconds of logging",
@@ -1030,6 +1133,7 @@ ROWS = [
         lambda o: len(o.groups_of(o.steps[-1])) if o.has_buffer else None,
         lambda p: p.latest("verl.rollout.groups.wanted"),
     ),
+    Row("groups in the replay buffer, whenever they were read", follow_buffer, read_buffer),
     Row(
         "longest trajectory of the last step",
         lambda o: Timed(1, slowest_of_last_step(o).seconds_of_sample),
