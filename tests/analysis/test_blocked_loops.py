@@ -68,6 +68,24 @@ def test_a_blocking_tool_is_named_with_the_number_that_waited(story):
         in text
     )
     assert "blocked loop: " in text
+    assert "2.60 s if no code had blocked an event loop" in text
+
+
+def test_several_lines_of_a_function_block_a_loop_together(story):
+    """Each of four short blocks is below the floor: one function called the library in four lines, and its time is their sum."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    for number in range(1, 7):
+        begin, more = 10.0 * number, 1.0 if number == SLOW else 0.0
+        own = stories.trajectory(agent, begin, begin + 2 + more, uid=f"u{number}", step=number)
+        for part in range(4 if more else 0):
+            agent.span(
+                "verl.event_loop.blocked", begin + part / 2, begin + part / 2 + 0.25, reason="callback",
+                verl__blocked__line=f'File "/code/fetch.py", line {part + 10} in fetch',
+            )  # fmt: skip
+        stories.step(trainer, number, begin, begin + 3 + more, [("gen", begin, begin + 2 + more)], [own])
+    step = summary.explain([story.write()]).steps[SLOW - 1]
+    found = [(verdict.kind, verdict.cause_name[:9], verdict.seconds) for verdict in step.verdicts if verdict.kind == "loop"]
+    assert found == [("loop", "fetch (fe", pytest.approx(1.0))]
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,27 @@ def test_a_step_that_all_ranks_record_is_one_step(tmp_path, late):
     assert {verdict.instance for verdict in run.steps[4].verdicts} == {f"process-{late}"}
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_rank_that_waits_for_another_is_not_named(tmp_path, late):
+    """One rank generated longer, the other waited for it in the update, for a little longer: that wait is no cause. Where both took longer in the
+    same phase, either may have waited, and no process is named."""
+    story = stories.Story(tmp_path / "r1")
+    for index in range(2):
+        rank, begin = story.process("process", index), 0
+        for number in range(1, 8):
+            gen, end = 2, 4
+            if number == 5:
+                gen, end = (6, 8) if index == late else (2, 8.05)
+            elif number == 6:
+                end = 8
+            phases = [("gen", begin, begin + gen), ("update", begin + gen, begin + end)]
+            stories.step(rank, number, begin, begin + end, phases, verl__rank=index)
+            begin += 10
+    run = explain(story.write())
+    found = [(verdict.subject, verdict.instance) for step in run.steps for verdict in step.verdicts]
+    assert found == [("gen", f"process-{late}"), ("update", "")]
+
+
 def ordered(step):
     """A recent step with its trajectories in an order that does not depend on the pieces."""
     return step._replace(members=tuple(sorted(step.members)))

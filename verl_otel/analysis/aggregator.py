@@ -20,7 +20,7 @@ from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
 from verl_otel.analysis.io.run_files import Writers, name_instance
-from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Segment, Step, Trajectory, Verdict
+from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Saving, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
@@ -356,11 +356,12 @@ class Aggregator(msgspec.Struct, dict=True):
         attempt = 1 + sum(restart < root.span.end_ns for restart in self._restarts)
         built = build(root, members, filtered, submitted, attempt, self.context)
         self.slowest.replace((*built.members, *built.others))
-        path = self._find_blocked(built)
+        path, savings = self._find_blocked(built)
         if not members and timeline.consumes_submitted(root):
             path = timeline.mark_unlinked(path, self._waiting.values())
         verdicts = self._judge.judge(built.step, built.findings)
         step = built.step._replace(path=path, groups=critical_path.group(path), verdicts=verdicts)
+        step = step._replace(savings=(*step.savings, *savings))
         judged = JudgedStep(step, built.members)
         if self._has_other_rank(step, root):
             self._windows.merge_step(judged)
@@ -389,8 +390,8 @@ class Aggregator(msgspec.Struct, dict=True):
             del self._ranks[next(iter(self._ranks))]
         return known
 
-    def _find_blocked(self, built: BuiltStep) -> tuple[Segment, ...]:
-        """Return the critical path of a step with the blocked loops and paused processes on it, and judge these."""
+    def _find_blocked(self, built: BuiltStep) -> tuple[tuple[Segment, ...], tuple[Saving, ...]]:
+        """Return the critical path of a step with the blocked loops and paused processes on it, and what the loops cost; judge these."""
         step = built.step
         is_first, self._attempt = step.attempt != self._attempt, step.attempt
         usual = median(self._lengths) if self._lengths else 0.0
@@ -399,7 +400,7 @@ class Aggregator(msgspec.Struct, dict=True):
         path, waits = self.blocked_loops.mark(step.path) if self.blocked_loops else (step.path, ())
         if waits and not is_first:  # the first step of an attempt includes the start-up
             self._blocked[step.trace_id] = blocked_loops.judge(step, waits, built.members, usual)
-        return path
+        return path, blocked_loops.find_saving(waits, built.members)
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
         """Return a trajectory that a step took, and count it as trained on unless the step failed."""
@@ -482,7 +483,8 @@ class Aggregator(msgspec.Struct, dict=True):
             if not step.interrupted:
                 verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if verdicts else {}
-            return blocked_loops.name_pauses(step, verdicts, pauses)
+            named = blocked_loops.name_pauses(step, verdicts, pauses)
+            return tuple(one._replace(instance="") if _is_anybodys(step, one) else one for one in named)
 
         drafts = [draft.step for draft in self._windows.drafts()]
         return settle([*self.steps.all(), *drafts], find_verdicts, self._unused)
@@ -495,6 +497,11 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
+
+
+def _is_anybodys(step: Step, verdict: Verdict) -> bool:
+    """Return whether several ranks took as long, so that a verdict on the phase names no process: the one that has it may have waited."""
+    return verdict.kind == "phase" and (verdict.alike or step.is_shared)
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}

@@ -112,7 +112,7 @@ def sum_savings(step: Step) -> float:
     by_phase: dict[str, list[Verdict]] = {}
     for verdict in step.verdicts:
         if verdict.kind != _BETWEEN:
-            by_phase.setdefault(_phase(step, verdict), []).append(verdict)
+            by_phase.setdefault(find_phase(step, verdict), []).append(verdict)
     unknown = _sum_phase(by_phase.pop("", []))
     return max(unknown, min(step.seconds, sum(map(_sum_phase, by_phase.values())))) + sum_between(step)
 
@@ -147,7 +147,7 @@ def sum_shared(step: Step) -> float:
     return max(0.0, sum(verdict.saved for verdict in step.verdicts) - sum_savings(step))
 
 
-def _phase(step: Step, verdict: Verdict) -> str:
+def find_phase(step: Step, verdict: Verdict) -> str:
     """Return the phase that a verdict is about, empty where it is unknown."""
     if verdict.kind == "phase":
         return verdict.subject

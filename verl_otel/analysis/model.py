@@ -162,9 +162,9 @@ class Saving(NamedTuple):
     """How much shorter a step would have been without something; counts only wait time that would really have been saved."""
 
     what: str
-    """``slowest``, ``1%``, ``5%``, or ``replica <name>``, ``tool <name>``, ``reward``."""
+    """``slowest``, ``1%``, ``5%``, ``blocked``, or ``replica <name>``, ``tool <name>``, ``reward``."""
     trajectories: int
-    """Number of trajectories that would have had to be faster."""
+    """Number of trajectories that would have had to be faster; of ``blocked`` those that would have waited less."""
     seconds: float
 
 
@@ -205,6 +205,8 @@ class Verdict(NamedTuple):
     """One of `kinds.EVIDENCE`."""
     cancelled: bool = False
     """Whether it is about a trajectory that was cancelled."""
+    alike: bool = False
+    """Whether other ranks took as long in it, so that `instance` may only have waited for them."""
 
 
 class DeviceTime(NamedTuple):
@@ -339,6 +341,8 @@ class Step(NamedTuple):
     """``FILE:LINE in FUNCTION`` of the user's own code where `error` was raised, or its innermost span; empty: unknown."""
     dead_child: str = ""
     """Which child process died, and by what, where that broke a pool of processes; empty: unknown."""
+    is_shared: bool = False
+    """Whether another rank of a distributed loop took as long in the same phase, so that none is known to be the one that others waited for."""
 
     @property
     def longest_phase(self) -> Phase | None:

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP
+from verl_otel.analysis.findings import find_phase
 from verl_otel.analysis.gpu.accounting import find_cost, lose
 from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.step_lengths import find_repeated
@@ -17,6 +19,8 @@ from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.clocks import Context
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import judge, own_workers, stragglers
+from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
+from verl_otel.analysis.verdicts.stragglers import LEAD_SECONDS
 from verl_otel.analysis.verdicts.what_if import find_savings
 from verl_otel.semconv import attributes as attr
 
@@ -100,12 +104,15 @@ class JudgedStep(NamedTuple):
 
 
 def join(known: JudgedStep, other: JudgedStep) -> JudgedStep:
-    """Return one step of what two ranks recorded: the one that lost more, or took longer, with all trajectories."""
+    """Return one step of what two ranks recorded: the one that the other waited for, that lost more, or took longer, with all trajectories."""
     first, second = known, other
     ends, starts = (known.step.end_ns, other.step.end_ns), (known.step.start_ns, other.step.start_ns)
     # Ranks that do not wait for each other differ in time.
     if min(ends) > max(starts) and _measure(other.step) > _measure(known.step):
         first, second = other, known
+    ahead = _find_lead(first.step, second.step)
+    if ahead < -LEAD_SECONDS:
+        first, second = second, first
     members = (*first.members, *second.members)
     step = first.step._replace(
         trajectories=(*first.step.trajectories, *second.step.trajectories),
@@ -114,8 +121,28 @@ def join(known: JudgedStep, other: JudgedStep) -> JudgedStep:
         lifetimes=timeline.pack_lifetimes(members, first.step.start_ns),
         slowest=find_slowest((*first.step.slowest, *second.step.slowest), first.step.path),
         reward=average_score(members),
+        is_shared=first.step.is_shared or abs(ahead) <= LEAD_SECONDS,
     )
     return JudgedStep(step, members)
+
+
+def _find_lead(step: Step, other: Step) -> float:
+    """Return by how many seconds what delayed a step of one rank ended before what delayed that of another one; infinite where it lost much more.
+
+    A rank that waits does so in a later phase than the one that it waits for, or in the same.
+    """
+    (saved, end_ns), (other_saved, other_end_ns) = _find_delay(step), _find_delay(other)
+    if not end_ns or not other_end_ns or other_saved < DETAIL_SHARE * saved:
+        return math.inf
+    return (other_end_ns - end_ns) / 1e9
+
+
+def _find_delay(step: Step) -> tuple[float, int]:
+    """Return the largest saving of a step, and the end of the phase that it is about; 0: unknown."""
+    if not step.verdicts:
+        return 0.0, 0
+    phase = find_phase(step, step.verdicts[0])
+    return step.verdicts[0].saved, max((part.end_ns for part in step.path if part.phase == phase), default=0)
 
 
 def _measure(step: Step) -> tuple[float, float]:

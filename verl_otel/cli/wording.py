@@ -277,7 +277,11 @@ def describe_persistence(persistence: explain.Persistence) -> str:
 
 def describe_savings(savings: Sequence[model.Saving | explain.Saving], step_seconds: float) -> Iterator[str]:
     """Yield the savings of a step, the largest first."""
-    words = {"slowest": "without its slowest trajectory", "reward": "with rewards that take no time"}
+    words = {
+        "slowest": "without its slowest trajectory",
+        "reward": "with rewards that take no time",
+        "blocked": "if no code had blocked an event loop",
+    }
     described: set[tuple[int, float]] = set()
     for saving in sorted(savings, key=lambda saving: -saving.seconds):
         is_share = saving.what.endswith("%")

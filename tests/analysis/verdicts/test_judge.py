@@ -348,6 +348,18 @@ def test_a_worker_that_did_not_begin_is_named_and_not_the_trainer():
     assert (verdict.cause, verdict.cause_name, verdict.instance) == ("call", "log_prob", "actor-0")
 
 
+def test_workers_that_took_as_long_as_each_other_are_alike():
+    """All ranks of a call took longer together: the one that ended last may only have waited for the others."""
+    cases = []
+    for number in range(1, 6):
+        end = (4 if number == 3 else 1) * S
+        ranks = [f.worker("ref", 0, end + rank * 1_000_000, at=1 + 2 * rank) for rank in range(2)]
+        call = f.call("ref", 0, end + 1_000_000, *ranks)
+        cases.append((f.step(0, end + 1_000_000, f.phase("ref", 0, end + 1_000_000, call), number=number), []))
+    (verdict,) = judge(*cases)[2]
+    assert (verdict.kind, verdict.cause, verdict.alike) == ("phase", "worker", True)
+
+
 def test_the_worst_comes_first():
     """Several causes of one step are in the order of what they cost."""
     verdicts = plan(at2={"tool 0/0": 2.0, "weight_sync": 5.0, "ref": 3.0})[1]
@@ -383,7 +395,7 @@ def test_verdicts_become_final_and_memory_stays_bounded():
         steps.append(f.tell(root, members, number))
         judged.judge(steps[-1], examine(steps[-1], root, members))
     assert len(judged._recent) == LOOK_AHEAD
-    assert all(case.step.path == () for case in judged._recent)
+    assert all(step.path == () for step, _ in judged._recent)
     settled = judged.settle()
     assert settled == judged.settle()
     assert {verdict.step for verdicts in settled.values() for verdict in verdicts} == {5}

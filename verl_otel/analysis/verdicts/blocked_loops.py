@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from verl_otel.analysis.model import Event, Segment, Step, Trajectory, Verdict
+from verl_otel.analysis.model import Event, Saving, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.traces.span_names import PAUSED, TOOL_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.typed import Keyed
@@ -336,7 +336,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     """
     by_subject: dict[tuple[str, str, str], list[Blocking]] = defaultdict(list)
     for blocking in waits:
-        by_subject[blocking.instance, blocking.name, blocking.kind].append(blocking)
+        by_subject[blocking.instance, _find_code(blocking), blocking.kind].append(blocking)
     verdicts: list[Verdict] = []
     covered: Keyed[tuple[str, str], float] = Keyed()
     for blockings in by_subject.values():
@@ -355,6 +355,25 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     return Blocked(tuple(verdicts), covered)
 
 
+def _find_code(blocking: Blocking) -> str:
+    """Return the function that ran, whatever its lines, or the name of what is no function."""
+    place, _, function = blocking.line.rpartition(" in ")
+    is_function = blocking.name.startswith(f"{function} (")
+    return f"{place.rpartition(':')[0]} {function}" if place and is_function else blocking.name
+
+
+def find_saving(waits: Iterable[Blocking], members: Sequence[Trajectory]) -> tuple[Saving, ...]:
+    """Return by how much a step would have been shorter if no code had blocked an event loop; empty: none did while it waited."""
+    blockings = [blocking for blocking in waits if blocking.kind == KIND and blocking.reason not in NAMES]
+    if not blockings:
+        return ()
+    by_instance: dict[str, list[Blocking]] = defaultdict(list)
+    for blocking in blockings:
+        by_instance[blocking.instance].append(blocking)
+    waiting = sum(_count_waiting(members, own) for own in by_instance.values())
+    return (Saving("blocked", waiting, _count_seconds(blockings)),)
+
+
 def _find_phase(blockings: Iterable[Blocking]) -> str:
     """Return the phase in which the process itself was paused, if it was the only one. Without a CPU it may be another process."""
     works = {("", "") if blocking.reason == "cpu" else blocking.work for blocking in blockings}
@@ -367,7 +386,7 @@ def _count_seconds(blockings: Iterable[Blocking]) -> float:
 
 
 def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: float) -> Verdict:
-    first = blockings[0]
+    first = max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns)
     return Verdict(
         step.number,
         step.seconds,
@@ -380,7 +399,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
         max((blocking.trace_id for blocking in blockings), default=0),
         instance=first.instance,
         uncertainty=step.uncertainty,
-        line=max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns).line,
+        line=first.line,
         rests_on="counters" if first.reason in NAMES else "stacks",
     )
 

@@ -14,7 +14,7 @@ from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS, Baselines, Key
-from verl_otel.analysis.verdicts.stragglers import method_of
+from verl_otel.analysis.verdicts.stragglers import LEAD_SECONDS, method_of
 
 _NOT_JUDGED: Final = "start"
 """A wait that ends when a slot is free, which nothing in the step decides."""
@@ -22,6 +22,7 @@ _NAMED: Final = frozenset(("weight_sync", "checkpoint", "validation", "logging",
 """Descendants of these are attributed to them: users know the weight sync, not the calls that it makes."""
 
 _METHODS: Final = frozenset(("worker", "call"))
+_LEAD_NS: Final = round(LEAD_SECONDS * 1e9)
 
 
 class PhaseTime(NamedTuple):
@@ -38,6 +39,8 @@ class PhaseTime(NamedTuple):
     """The method in which it spent most of that time."""
     methods: frozenset[str] = frozenset()
     """All methods on that part of the path."""
+    alike: bool = False
+    """Whether other processes took as long in one of these methods."""
 
     @property
     def key(self) -> Key:
@@ -55,7 +58,24 @@ def measure_phases(path: Iterable[Segment], root: Node) -> tuple[PhaseTime, ...]
         own_kind = segment.kind, segment.name
         kind, name = own_kind if segment.kind == "poll" else scopes.get(segment.span_id, own_kind)
         groups[segment.phase, kind, name].append(segment)
-    return tuple(_sum_up(key, segments) for key, segments in groups.items())
+    alike = set(_find_alike(root)) if own else set()
+    return tuple(_sum_up(key, segments, alike) for key, segments in groups.items())
+
+
+def _find_alike(root: Node) -> Iterator[tuple[str, str]]:
+    """Yield method and process of each call in which the last worker to end began and ended as another one did: any of them may have waited."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children
+        workers = [child for child in node.children if child.span.name.startswith(WORKER_PREFIX)]
+        last = max(workers, key=lambda worker: worker.span.end_ns, default=node)
+        others = (worker for worker in workers if worker.instance != last.instance)
+        if any(
+            abs(other.span.end_ns - last.span.end_ns) < _LEAD_NS and abs(other.span.start_ns - last.span.start_ns) < _LEAD_NS
+            for other in others
+        ):
+            yield method_of(last.span), last.instance
 
 
 def _name_awaited(path: Iterable[Segment]) -> Iterator[Segment]:
@@ -95,11 +115,12 @@ def measure_calls(path: Iterable[Segment], root: Node) -> dict[str, float]:
     return dict(sums)
 
 
-def _sum_up(key: tuple[str, str, str], segments: Sequence[Segment]) -> PhaseTime:
+def _sum_up(key: tuple[str, str, str], segments: Sequence[Segment], alike: set[tuple[str, str]]) -> PhaseTime:
     total = sum(segment.end_ns - segment.start_ns for segment in segments)
     longest = max(segments, key=lambda segment: segment.end_ns - segment.start_ns)
     methods = frozenset(segment.name for segment in segments if segment.kind in _METHODS)
-    return PhaseTime(*key, total / 1e9, longest.instance, longest.name if longest.kind in _METHODS else "", methods)
+    shared = any((method, longest.instance) in alike for method in methods)
+    return PhaseTime(*key, total / 1e9, longest.instance, longest.name if longest.kind in _METHODS else "", methods, shared)
 
 
 def _find_scopes(root: Node) -> Iterator[tuple[int, tuple[str, str]]]:
@@ -146,18 +167,20 @@ def judge_phases(
         excess = whole.seconds - baseline.median
         if any(late.get(method, 0.0) >= DETAIL_SHARE * excess for method in whole.methods):
             continue
-        cause, name, instance = _find_cause(whole, excess, measured, own, baselines)
+        part = _find_cause(whole, excess, measured, own, baselines)
+        cause = part.kind or ("phase" if part.phase else "step")
         yield Verdict(
             step.number,
             step.seconds,
             "phase",
             whole.phase or "step",
             cause,
-            name,
+            part.name or part.detail if part.kind else part.phase,
             excess,
             excess,
-            instance=instance,
+            instance=part.instance,
             uncertainty=step.uncertainty,
+            alike=part.alike,
         )
 
 
@@ -185,8 +208,8 @@ def _measure_pace(measured: Iterable[PhaseTime], judged: PhaseTime, own: int, ba
 
 def _find_cause(
     whole: PhaseTime, excess: float, measured: Iterable[PhaseTime], own: int, baselines: Baselines
-) -> tuple[str, str, str]:
-    """Return kind, name and process of the part of a phase that explains most of its excess."""
+) -> PhaseTime:
+    """Return the part of a phase that explains most of its excess; the phase itself where none explains enough."""
     best, most = whole, DETAIL_SHARE * excess
     for part in measured:
         if part.phase == whole.phase and part.kind:
@@ -194,6 +217,4 @@ def _find_cause(
             beyond = part.seconds - (baseline.median if baseline else 0.0)
             if beyond >= most:
                 best, most = part, beyond
-    if not best.kind:
-        return ("phase", whole.phase, whole.instance) if whole.phase else ("step", "", whole.instance)
-    return best.kind, best.name or best.detail, best.instance
+    return best
