@@ -88,6 +88,15 @@ def test_a_validation_as_planned_is_no_cause(story, by):
     assert {kind: length for kind, _, length in run.steps[2].between_groups}["validation"] == 3_000_000_000
 
 
+def test_what_is_slow_the_first_time_is_no_cause_after_a_restart(story):
+    """Each attempt is a process that connects to its tracker again."""
+    usual = [(number, "verl.logging", 0.1, {"verl__tracker": "wandb"}) for number in range(1, STEPS) if number != 6]
+    story.manifest(attempts=[{"started": stories.T0}, {"started": stories.T0 + 12.2}])
+    run = explain_run(story, [*usual, (6, "verl.logging", 2.1, {"verl__tracker": "wandb"})])
+    assert [step.attempt for step in run.steps] == [1] * 5 + [2] * 4
+    assert not any(step.verdicts for step in run.steps)
+
+
 def test_own_code_between_steps_is_named(story):
     """Without a span it is the trainer's own time."""
     run = explain_run(story, [(4, "own", 0.0, {})])

@@ -3,6 +3,7 @@
 """A run that is not found: the message says where it was searched for, what is there, and what to do."""
 
 import os
+import shlex
 
 import pytest
 
@@ -71,6 +72,18 @@ def test_the_folder_of_one_run_has_the_command(call, make_runs):
     folder = make_runs("alpha")
     assert call("explain", folder).err.endswith(f" holds one: verl-otel explain {folder / 'alpha'}\n")
     assert call("compare", folder, folder).err.endswith(f" holds one: {folder / 'alpha'}\n")
+
+
+def test_a_printed_command_runs_in_a_shell(call, tmp_path):
+    """The names of folders may have spaces and characters of the shell."""
+    run = stories.training(tmp_path / "my runs; $HOME" / "alpha", "alpha").write()
+    printed = [
+        call(*words).err.partition("verl-otel: ")[2]
+        for words in (["explain", run.parent], ["report", run / "run.json"], ["runs", run])
+    ]
+    for line, command in zip(printed, ("explain", "report", "report"), strict=True):
+        assert shlex.join(["verl-otel", command, str(run)]) in line
+    assert shlex.join(["verl-otel", "runs", str(run.parent)]) in printed[-1]
 
 
 @pytest.mark.parametrize("pattern", ["traces-trainer-*.jsonl", "run.json"])

@@ -105,6 +105,20 @@ def test_links_of_the_readme_lead_somewhere_from_a_package_page():
         assert not fragment or fragment in slugs(TOP / target), address
 
 
+def test_what_a_newcomer_needs_stands_where_it_is_used():
+    """The two commands of a clone in one block, the extra above an export that needs it, and each column of a report."""
+    readme = (TOP / "README.md").read_text("utf-8")
+    groups = [re.findall(r"^\$ (make \S+)", block, re.MULTILINE) for block in readme.split("```console")]
+    assert ["make demo", "make test"] in groups
+    for page in (DOCS / "how-to").glob("*.md"):
+        above, export, _ = page.read_text("utf-8").partition("verl-otel export parquet")
+        assert not export or "verl-otel[parquet]" in above, page.name
+    tutorial, training = (DOCS / name for name in ("tutorial/first-run.md", "how-to/training.md"))
+    header = re.search(r"^ *step +total .*$", tutorial.read_text("utf-8"), re.MULTILINE)[0]
+    for column in re.split(r"  +", header.strip())[-2:]:
+        assert re.search(f"`{column}` (is )?the time", training.read_text("utf-8")), column
+
+
 def load_script(name):
     """Return a module that lies in docs/."""
     spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from pathlib import Path, PurePosixPath
@@ -72,9 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"no node has files of {default.name} (looked in {show(default)}; --run-dir says where else)")
         return 1
     lacking = f", without {failed} of {len(nodes)} nodes" if failed else ""
-    print(
-        f"{gathering.files} files, {show_bytes(gathering.bytes)} in {show(out)}{lacking}: verl-otel report {show(out)}"
-    )
+    following = show(shlex.join(["verl-otel", "report", str(out)]), 1000)
+    print(f"{gathering.files} files, {show_bytes(gathering.bytes)} in {show(out)}{lacking}: {following}")
     return int(failed > 0)
 
 

@@ -198,7 +198,7 @@ def describe_path(path: Path) -> str:
     if not parent.is_dir():
         return f"{path} does not exist"
     runs = list_runs(parent)
-    there = f"{_count(runs)}; verl-otel runs {parent} lists them" if runs else "no run"
+    there = f"{_count(runs)}; {_example('runs', parent)} lists them" if runs else "no run"
     return f"{path} does not exist; {parent} holds {there}"
 
 
@@ -209,9 +209,9 @@ def describe_file(path: Path, command: str) -> str:
     logger = run_log.find_logger(path)
     if logger:
         read = (
-            f"verl-otel explain {path} and verl-otel logs {path} read it"
+            f"{_example('explain', path)} and {_example('logs', path)} read it"
             if logger == "file"
-            else f"verl-otel explain {path} reads it"
+            else f"{_example('explain', path)} reads it"
         )
         return f"{path} is a log of verl's {logger} logger, and no run: {read}"
     if path.suffix == ".jsonl":
@@ -232,8 +232,8 @@ def describe_folder(folder: Path, command: str) -> str:
     return f"{folder} is not a run; it holds {len(runs)} runs: {_enumerate([run.name for run in runs])}"
 
 
-def _example(command: str, folder: Path) -> str:
-    return str(folder) if command == _COMPARE else f"verl-otel {command} {folder}"
+def _example(command: str, path: Path) -> str:
+    return str(path) if command == _COMPARE else shlex.join(["verl-otel", command, str(path)])
 
 
 def _count(runs: Sequence[Path]) -> str:

@@ -109,7 +109,8 @@ def _check_folder(base: Path) -> None:
     if is_data_folder(base):
         raise VerlOtelError(run_folders.describe_folder(base, "report"))
     if holds_run(base):
-        raise VerlOtelError(f"{base} is a run: verl-otel report {base}; verl-otel runs {base.parent} lists the folder")
+        report, runs = (shlex.join(["verl-otel", *words]) for words in (("report", str(base)), ("runs", str(base.parent))))
+        raise VerlOtelError(f"{base} is a run: {report}; {runs} lists the folder")
 
 
 def _prune(choices: Sequence[Choice], base: Path, *, yes: bool, as_json: bool) -> int:

@@ -92,6 +92,8 @@ class BetweenSteps(msgspec.Struct):
     _baselines: Baselines = msgspec.field(default_factory=Baselines)
     _recent: list[_Recent] = []
     _final: dict[int, tuple[Verdict, ...]] = {}
+    _first: dict[int, int] = {}
+    """The first step of each attempt, after which loggers, files and caches are used for the first time again."""
 
     def measure(
         self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool
@@ -104,6 +106,7 @@ class BetweenSteps(msgspec.Struct):
             next_ns: Start of the next step, or end of the run.
             judge: False: it is the last step, which the end of the training follows.
         """
+        self._first.setdefault(step.attempt, step.trace_id)
         own = next((root for root in roots if root.span.trace_id == step.trace_id and not root.span.parent_id), None)
         begin_ns = min(max(step.start_ns, step.end_ns), next_ns)
         if own is None or begin_ns >= next_ns:
@@ -136,7 +139,7 @@ class BetweenSteps(msgspec.Struct):
         step, parts = recent
         floor = max(PHASE_SECONDS, STEP_SHARE * step.seconds)
         for part in parts:
-            is_first = self._baselines.is_first(part.key, step.trace_id)
+            is_first = step.trace_id == self._first[step.attempt] or self._baselines.is_first(part.key, step.trace_id)
             if part.seconds < floor or (is_first and part.kind != _WARM):
                 continue
             baseline = self._baselines.of_others(part.key, step.trace_id)

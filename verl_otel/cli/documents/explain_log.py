@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Annotated, Final
@@ -191,7 +192,7 @@ def list_missing(log: TrackedLog) -> Iterator[str]:
 
 def list_next(log: TrackedLog, chosen: Sequence[model.Step], *, whole: bool = False) -> list[str]:
     """Return the commands that show more."""
-    place = " ".join(log.run.folders)
+    place = shlex.join(log.run.folders)
     steps = [] if whole else [step.number for step in chosen[:1]]
     return [
         *(f"verl-otel explain {place} --step {step}" for step in steps),
