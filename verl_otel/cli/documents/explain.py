@@ -41,7 +41,7 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
-from verl_otel.cli.formatting import dead, failed, headline
+from verl_otel.cli.formatting import dead, failed, headline, show_settings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import counted_verdicts, kinds
 
@@ -396,6 +396,7 @@ class Explain(Answer):
         tuple[str, ...], about("project, experiment and trainer in words, empty: unknown; then the counts")
     ]
     has_gpu: Annotated[bool, about("false: its devices are ranks on CPUs")]
+    is_own: Annotated[bool, about("true: a loop of one's own, for which settings of verl are no advice")]
     counts: Annotated[
         dict[str, int], about("numbers of spans, trajectories, calls, processes and steps; held: steps with a cause")
     ]
@@ -466,7 +467,7 @@ def make_explain(
             gpu=_list_devices(run.devices),
             devices=_sum_devices(run.devices),
             learned_wrong=[line.text for line in headlines.find_silent(run)],
-            balance=balance.judge(run.devices),
+            balance=_judge_balance(run),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=whole_run.count_ends(run.series, restarts),
@@ -489,6 +490,12 @@ def make_explain(
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
+
+
+def _judge_balance(run: model.Explanation) -> Balance | None:
+    """Return which side is short of GPUs, and what to do; None where rollouts and trainer share GPUs."""
+    sides = balance.judge(run.devices)
+    return sides and fill(Balance, sides, advice=show_settings(sides.advice, has_verl=not run.is_own))
 
 
 def _find_counted(kind: str) -> dict[str, Any] | None:

@@ -99,7 +99,7 @@ function verdicts(step, isSlow) {
 }
 
 function list(title, lines) {
-  const items = lines.map((line) => make("li", {}, bdi(line)));
+  const items = lines.map((line) => make("li", {}, prose(line)));
   return lines.length ? [make("h3", {}, title), make("ul", { class: "plain" }, items)] : "";
 }
 
@@ -126,7 +126,7 @@ export function stepView(name, key) {
     const nextSlow = slow.find((at) => at > index) ?? slow.find((at) => at !== index) ?? -1;
     pager.replaceChildren(...filled([
       page("← Previous", index - 1, "The previous step"), page("Next →", index + 1, "The next step"),
-      nextSlow < 0 ? "" : page("Next held step", nextSlow, "The next held step"),
+      nextSlow < 0 ? "" : page("Next slow step", nextSlow, "The next slow step"),
     ]));
     const all = timeline(steps, (at) => (location.hash = hrefAt(at)), { height: 130, current: index });
     const hrefOf = (row) => runHref(name, "step", key, row.trace_id);
