@@ -251,6 +251,11 @@ def test_no_two_things_look_alike():
     assert not set(spare) & {*phases, *work}
     kinds = {each.look[:2]: kind for kind, each in WORK.items()}
     assert {(phase, kinds[hue, pattern]) for phase, hue, pattern in named if (hue, pattern) in kinds} == {
-        ("gen", "server"), ("update_weights", "weight_sync"), ("save_checkpoint", "checkpoint"), ("testing", "validation"),
-        ("submit", "start"), ("no phase", "step"), ("other", "poll"),
+        ("gen", "server"),
+        ("update_weights", "weight_sync"),
+        ("save_checkpoint", "checkpoint"),
+        ("testing", "validation"),
+        ("submit", "start"),
+        ("no phase", "step"),
+        ("other", "poll"),
     }
