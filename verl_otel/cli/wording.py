@@ -80,6 +80,7 @@ def doing(kind: str, name: str) -> str:
     Example:
         doing("tool", "python") == "tool python"
     """
+    name = show(name, LONGEST_NAME)
     if name and kind == "tool":
         return f"tool {name}"
     if kind == "unknown" and name == UNLINKED:
