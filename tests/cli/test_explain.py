@@ -94,6 +94,16 @@ def test_gpu_time_and_tokens_of_the_step_and_of_the_run(call, held, explained):
     assert "8,000 tokens that were trained on" in out.partition("The whole run")[2]
 
 
+@pytest.mark.parametrize(("manifest", "named"), [({"verl.version": "0.9.1"}, 2), ({"attempts": []}, 0)])
+def test_settings_of_verl_are_advice_for_its_trainers_only(call, held, explained, manifest, named):
+    """Tokens without a signal: the step and the run name the setting where verl trained; a loop of one's own has none."""
+    steps = [step._replace(cost=Cost(28.4, 1000, {"zero_variance": 900})) for step in held.steps]
+    explained(held._replace(steps=tuple(steps), manifest=manifest))
+    out = call("explain", "r1").out
+    assert out.count("have no gradient: filter their groups") == 2
+    assert out.count("algorithm.filter_groups.enable=True") == named
+
+
 def test_a_healthy_run_says_so(call, explained):
     """Where nothing held a step, the slowest one is shown as what it is; start-up is named and not shown as slow."""
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5, spread=0.02)))

@@ -37,6 +37,7 @@ def test_long_names_are_cut_and_not_the_sentence(call, explained):
         " took 3.00 s longer than for its peers. Without that the step would have been 2.00 s shorter."
     )
     assert len(sentence) < 400
+    assert max(map(len, call("explain", "r1").out.splitlines())) < 160
     assert max(map(len, call("report", "r1").out.partition("Slowest trajectories")[2].splitlines())) < 120
 
 

@@ -38,6 +38,18 @@ def test_files_are_complete_after_shutdown(start):
     assert not files.paths("open")
 
 
+def test_a_folder_that_cannot_be_made_is_named_once_with_what_is_lost(start, tmp_path, caplog):
+    """One line on stalls and hardware, which names `check`, one on the files; no command for files that are not there."""
+    (tmp_path / "file").touch()
+    start(run_dir=tmp_path / "file" / "runs")
+    record()
+    verl_otel.shutdown()
+    watched, lost = [line for line in caplog.messages if line.startswith("verl-otel: ")]
+    assert watched.endswith("/file/runs/r1: Not a directory. See verl-otel check")
+    assert "telemetry is being dropped" in lost
+    assert not RECORDER.writes_files
+
+
 def test_the_first_init_holds_and_shutdown_may_be_called_twice(start, tmp_path):
     """A second init is ignored until shutdown; a second shutdown does nothing."""
     files = start()

@@ -151,8 +151,8 @@ def test_the_rank_that_has_not_begun_is_named_for_those_that_wait_in_the_collect
     assert "has not begun verl.call update_actor" in text
 
 
-@pytest.mark.parametrize(("longest", "words"), [(0.00171, "0.00171 s"), (2.0, "2 s"), (3725.4, "3725 s")])
-def test_seconds_are_written_without_an_exponent(builder, longest, words):
+@pytest.mark.parametrize(("longest", "words"), [(0.00171, "2 ms"), (2.0, "2.00 s"), (3725.4, "1 h 02 m")])
+def test_the_longest_before_is_written_as_a_duration(builder, longest, words):
     """Steps may take hours."""
     builder.peers("verl.step", peers=DurationStats(1, (longest,)))
     row = builder.open("trainer-0", "verl.step", 90_000)

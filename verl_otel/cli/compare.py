@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare two runs: what is slower in run B than in run A, what of that is significant, and what explains it.
 
-Compares steps, phases, GPU time by cause, and tokens. A difference is significant if a statistical test confirms it and it is at least 3 %.
+Compares steps, phases, GPU time by cause, and tokens. A difference is significant if a statistical test confirms it and it is at least 3%.
 The first step of each attempt is left out. For runs on several nodes, use verl-otel collect first.
 
 Examples:
@@ -133,7 +133,7 @@ def _suggest(name: str, row_names: list[str]) -> str:
 
 _FORM: Final = re.compile(r"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\s*\d+(\.\d+)?)\s*%\s*")
 _HELP: Final = (
-    "write NAME>+PERCENT% or NAME<-PERCENT%, e.g. 'step>+5%' (slower by more than 5 %) or 'tokens_per_second<-5%'"
+    "write NAME>+PERCENT% or NAME<-PERCENT%, e.g. 'step>+5%' (slower by more than 5%) or 'tokens_per_second<-5%'"
 )
 
 

@@ -253,7 +253,7 @@ def _step(document: Explain, step: Step, *, whole: bool) -> Iterator[str]:
     cost = step.cost
     # Without GPU time and waste only the sum of the run says something.
     if cost is not None and (cost.gpu_seconds or any(cost.wasted_tokens.values())):
-        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=document.has_gpu))
+        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=document.has_gpu, has_verl=not document.is_own))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
 
@@ -356,7 +356,8 @@ def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
     yield from _block(wording.device_title(whole.devices, has_gpu=has_gpu), wording.describe_devices(whole.devices))
     yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=has_gpu))
     yield from _block("Engine and trainer", wording.describe_off_policy(whole.off_policy))
-    yield from _block("Tokens", wording.describe_cost(whole.cost, has_gpu=has_gpu, when=" of the steps"))
+    cost = wording.describe_cost(whole.cost, has_gpu=has_gpu, has_verl=not document.is_own, when=" of the steps")
+    yield from _block("Tokens", cost)
     yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
     yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
     yield from _block("Ray's object store", wording.describe_spilled(whole.spilled))

@@ -102,7 +102,7 @@ def render(found: Levers) -> str:
     lines = [f"Run {show(found.run_id)} · {show(found.state)}", *_describe_steps(found)]
     shown = list(list_levers(found.levers))
     if shown:
-        lines += ["", f"{TITLE} (gain, share of {seconds(found.period)}, interval of 90 %)", *shown]
+        lines += ["", f"{TITLE} (gain, share of {seconds(found.period)}, interval of 90%)", *shown]
     once = choose(found.levers, once=True)
     if once:
         lines += ["", "In one step only; verl-otel explain names its cause"]

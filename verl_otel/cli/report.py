@@ -129,8 +129,8 @@ def _start_up(document: Report) -> Iterator[str]:
     for start_up in document.start_up[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
             longest = sorted(wording.describe_start_up(start_up), key=lambda line: -line[1])[:START_UP_PARTS]
-            texts = [f"{seconds(length)} {show(text)}" for text, length in longest]
-            yield f"Before the first step: {seconds(start_up.seconds)}; {'; '.join(texts)}"
+            texts = [f"{seconds(length)} {show(text)}" for text, length in longest if length < start_up.seconds]
+            yield "; ".join([f"Before the first step: {seconds(start_up.seconds)}", *texts])
 
 
 def _late_notices(steps: Sequence[Step]) -> Iterator[str]:
@@ -195,7 +195,7 @@ def _rewards(document: Report) -> str:
     if thirds is not None:
         first, last = f"the first {thirds.steps}: {thirds.first:.4g}", f"the last {thirds.steps}: {thirds.last:.4g}"
         change = f"   (mean of {first}, of {last})"
-    return f"Reward, mean of each step (critic/rewards/mean)\n  {text}{change}"
+    return f"Reward, mean of each step\n  {text}{change}"
 
 
 def _unfinished(document: Report) -> str:

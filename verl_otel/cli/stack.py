@@ -48,6 +48,7 @@ from verl_otel import config
 from verl_otel._internal import safe_files
 from verl_otel.cli import discover, options, stack_components
 from verl_otel.cli.discover import Server, TargetList, print_once
+from verl_otel.cli.formatting import DOCUMENTS
 from verl_otel.cli.serving import HttpAuth, catch_signals
 from verl_otel.cli.stack_components import ClusterPlan, Plan, StackProcess
 from verl_otel.config import parse_path
@@ -77,7 +78,8 @@ OTELCOL: Final = Program(
     ("otelcol-verl", "otelcol-contrib"),
     "--otelcol",
     "built from what comes with verl-otel (make collector; or verl-otel collector export DIR && sh DIR/build.sh otelcol, which needs Go, "
-    'pip or uv), or otelcol-contrib 0.155 or newer from OpenTelemetry\'s releases; addresses: docs/how-to/cluster.md, "Programs without Docker"',
+    "pip or uv), or otelcol-contrib 0.155 or newer from OpenTelemetry's releases; addresses: "
+    f"{DOCUMENTS}docs/how-to/cluster.md#programs-without-docker",
 )
 PROMETHEUS: Final = Program(
     "Prometheus",

@@ -15,7 +15,7 @@ from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import blocked_loops, off_policy, own_workers
-from verl_otel.cli.formatting import end_of, number, show_bytes
+from verl_otel.cli.formatting import end_of, number, show_bytes, show_settings
 from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ DROPPED: Final = {
 }
 NOTABLE_WASTE: Final = 0.3
 """Share of tokens without a signal for which there is advice."""
+NO_SIGNAL: Final = (
+    "prompts that are never or always solved have no gradient: filter their groups, as DAPO does "
+    "[algorithm.filter_groups.enable=True], or take other prompts"
+)
+"""That advice, with settings of verl in brackets."""
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1
@@ -76,6 +81,7 @@ def doing(kind: str, name: str) -> str:
     Example:
         doing("tool", "python") == "tool python"
     """
+    name = show(name, LONGEST_NAME)
     if name and kind == "tool":
         return f"tool {name}"
     if kind == "unknown" and name == UNLINKED:
@@ -422,12 +428,15 @@ def describe_ends(ends: explain.TrajectoryEnds) -> Iterator[str]:
         )
 
 
-def describe_cost(cost: model.Cost | explain.Cost | None, *, has_gpu: bool = True, when: str = "") -> Iterator[str]:
+def describe_cost(
+    cost: model.Cost | explain.Cost | None, *, has_gpu: bool = True, has_verl: bool = True, when: str = ""
+) -> Iterator[str]:
     """Yield the cost per token and the wasted tokens; nothing where it is unknown.
 
     Args:
         cost: The cost of a step, or of the run.
         has_gpu: False: the devices are ranks on CPUs.
+        has_verl: Whether settings of verl are advice.
         when: The interval, if it is not clear from the context.
     """
     if cost is None:
@@ -448,10 +457,7 @@ def describe_cost(cost: model.Cost | explain.Cost | None, *, has_gpu: bool = Tru
             part = f"{tokens:,} of {counted(generated, 'token')}"
             yield f"{part} ({percent(tokens / max(1, generated))}) {WASTE.get(reason, reason)}"
             if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
-                yield (
-                    "  prompts that are never or always solved have no gradient: "
-                    "algorithm.filter_groups.enable=True (DAPO), or other prompts"
-                )
+                yield f"  {show_settings(NO_SIGNAL, has_verl=has_verl)}"
 
 
 def figure(value: float) -> str:

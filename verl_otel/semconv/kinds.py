@@ -70,9 +70,9 @@ class Work(NamedTuple):
 WORK: Final = {
     # the trainer
     "step": Work("the trainer, between its phases", "slow phase", ("grey", "solid", "trainer, in no phase"), "the trainer between phases"),
-    "phase": Work("the trainer itself", "slow phase", ("blue", "solid", "trainer"), "the trainer's own code", is_named=True),
+    "phase": Work("the trainer itself", "slow phase", ("blue", "level", "trainer"), "the trainer's own code", is_named=True),
     "call": Work("transport to the workers and back", "transport", ("blue", "dots", "call of the workers"), is_named=True),
-    "spill": Work("transport, while Ray read spilled objects back from disk", "spilling", ("blue", "cross", "spilled objects")),
+    "spill": Work("transport, while Ray read spilled objects back from disk", "spilling", ("vermillion", "rising", "spilled objects")),
     "worker": Work("the workers", "slow worker", ("blue", "rising", "worker"), "the workers' methods", is_named=True),
     "weight_sync": Work("the weight sync", "weight sync", ("purple", "solid", "weight sync")),
     "checkpoint": Work("the checkpoint", "checkpoint", ("purple", "rising", "checkpoint")),
@@ -89,7 +89,7 @@ WORK: Final = {
         "the awaited trajectory had not started", "no free slot", ("grey", "rising", "waiting to start"), "waiting for room in the agent loop"
     ),
     "trajectory": Work(
-        "own code and waiting time", "agent loop", ("sky", "solid", "agent loop"), "the agent loop's own code and waiting time"
+        "own code and waiting time", "agent loop", ("yellow", "cross", "agent loop"), "the agent loop's own code and waiting time"
     ),
     "llm": Work(  # transport and routing, or all of the call where no server is recorded
         "LLM call, outside of recorded servers", "long generation", ("green", "dots", "LLM call, outside its server"),

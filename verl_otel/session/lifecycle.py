@@ -24,7 +24,7 @@ from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, run_status, self_metrics
+from verl_otel.session import children, prometheus_targets, run_manifest, run_status, self_metrics
 from verl_otel.session.outputs import Outputs
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import start_run_log, stop_run_log
@@ -419,6 +419,8 @@ class Session:
         """Open the exporters, and read the hardware: no driver is asked at the end."""
         self.opened = self._just_opened = True
         self.run.begin_if_first()
+        if self.run.writes_files:
+            RECORDER.writes_files = run_manifest.can_write(self.config.run_path)
         self.outputs.open()
         if self.config.hardware and self.config.exporters and not self._stopping:
             self._hardware = collectors.Reader(self.config)

@@ -101,9 +101,11 @@ class Outputs:
                 self._watchdog.append(exporter)
         except Exception as error:
             error_boundary.may_propagate(error)
-            error_boundary.warn_once(
-                "open black box", "verl-otel: stalls and crashes will not be seen: %s. See verl-otel check", error
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            message = (
+                "verl-otel: stalls, crashes and the hardware of this node will not be seen: %s: %s. See verl-otel check"
             )
+            error_boundary.warn_once("run folder", message, self._run.config.run_path, reason)
 
     def _open_exporters(self, names: Sequence[str]) -> list[tuple[Exporter, Any]]:
         """Open exporters; one that cannot be opened is left out and logged.

@@ -280,4 +280,4 @@ def _replace(folder: Path, record: dict[str, Any]) -> bool:
 
 
 def _warn(folder: Path, error: OSError) -> None:
-    error_boundary.warn_once("manifest", "verl-otel: cannot write %s: %s", folder / NAME, error.strerror)
+    error_boundary.warn_once("run folder", "verl-otel: cannot write %s: %s", folder / NAME, error.strerror)

@@ -191,10 +191,10 @@ class Reader:
             return self._lock.is_held
         except OSError as error:
             error_boundary.warn_once(
-                "sources",
+                "run folder",  # whose black box, beside it, cannot be written for the same reason
                 "verl-otel: the hardware metrics of this node are not read: cannot lock in %s: %s",
                 self._scope.folder,
-                error,
+                error.strerror or error,
             )
             return False
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from verl_otel._internal import error_boundary, log_lines, masking, safe_files
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import seconds, show
 from verl_otel.config import Config
 from verl_otel.model import REMOTE, LinkRecord, name_trajectory
 from verl_otel.recording import series
@@ -153,18 +153,13 @@ def format_incident(snapshot: Snapshot, finding: Finding, status: ProcessStatus 
     if row is None:
         return f"STALL {name} {_format_state(finding.reason, status)}"
     longest = culprit.get("longest_peer")
-    peers = f"the longest before took {_digits(longest)} s" if longest is not None else "there was none before"
+    peers = f"the longest before took {seconds(longest)}" if longest is not None else "there was none before"
     what = f"{row.name}{_format_trajectory((row, *finding.waiting))} has been open for {culprit['age']:.0f} s, {peers}"
     others = f" (and {finding.others} more)" if finding.others else ""
     if finding.reason == OVERDUE:
         blocked = status.report.blocked if status is not None else ""
         return f"STALL in {name}: {what}{others}{'; its event loop is blocked at ' + blocked if blocked else ''}"
     return f"STALL {name} {_format_state(finding.reason, status)}: {what}{others}"
-
-
-def _digits(seconds: float) -> str:
-    """Return a number with three digits, or all of a larger one."""
-    return f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"  # noqa: PLR2004 - three digits
 
 
 def _format_state(reason: str, status: ProcessStatus | None) -> str:
@@ -501,7 +496,7 @@ class Reporter:
         age = (time.time_ns() - innermost.start_ns) / 1e9
         name = f"{report.instance} (pid {report.process.pid}, {report.host or '?'})"
         held = _describe_held([row for row in rows if row.name == TRAJECTORY])
-        text = f"{name} died{held}{',' * bool(held)} in {innermost.name}, open for {_digits(age)} s; its parent may have killed it"
+        text = f"{name} died{held}{',' * bool(held)} in {innermost.name}, open for {seconds(age)}; its parent may have killed it"
         culprit = {"instance": report.instance, "pid": report.process.pid, "host": report.host, "span": innermost.name}
         self._append_event("child", text, {"place": self._node, "culprit": {**culprit, "age": round(age, 1)}})
 

@@ -20,7 +20,7 @@ def chosen(opened, number):
 
 
 def test_keys_choose_a_step(show):
-    """Arrows, page keys, ends and the next held step; the value is announced in words, Enter opens the step, whose address can be kept."""
+    """Arrows, page keys, ends and the next slow step; the value is announced in words, Enter opens the step, whose address can be kept."""
     run = explanations.make(40, slow=(7, 33))
     opened = show(run).page
     plot = opened.get_by_role("slider", name="Time of each step")
@@ -49,7 +49,7 @@ def test_an_address_leads_to_its_step(show):
     run = explanations.make(12, slow=(7, 9))
     opened = show(run, address=f"#/run/{run.run_id}/step/4").page
     chosen(opened, 4)
-    opened.get_by_role("link", name="The next held step").click()
+    opened.get_by_role("link", name="The next slow step").click()
     chosen(opened, 7)
     opened.get_by_role("link", name="The next step").click()
     chosen(opened, 8)
@@ -235,11 +235,27 @@ def test_text_and_areas_stand_out(scheme):
 
 def test_no_two_things_look_alike():
     """Whatever a chart shows together differs in hue or in pattern, and idle GPUs are patterned, productive ones plain."""
-    block = re.search(r"const PHASES = \{(.*?)\n\};", assembly.read("colours.js"), re.DOTALL)[1]
-    phases = re.findall(r'"?(?:\w[\w ]*)"?: \["(\w+)", "(\w+)"', block)
+    style = assembly.read("colours.js")
+    block = re.search(r"const PHASES = \{(.*?)\n\};", style, re.DOTALL)[1]
+    named = re.findall(r'"?(\w[\w ]*)"?: \["(\w+)", "(\w+)"', block)
+    phases = [(hue, pattern) for _, hue, pattern in named]
     work = [each.look[:2] for each in WORK.values()]
     causes = [cause.look[:2] for cause in GPU_CAUSES.values()]
     for looks in (phases, work, causes):
         assert len(set(looks)) == len(looks) > 10
     plain = {name for name, cause in GPU_CAUSES.items() if cause.look[1] == "solid"}
     assert plain == {name for name, cause in GPU_CAUSES.items() if cause.state == "productive"} == {"train", "rollout"}
+    # a waterfall has phases above kinds of work
+    spare = re.findall(r'\["(\w+)", "(\w+)"\]', style.partition("const SPARE = [")[2].partition("];")[0])
+    assert len(spare) == 6
+    assert not set(spare) & {*phases, *work}
+    kinds = {each.look[:2]: kind for kind, each in WORK.items()}
+    assert {(phase, kinds[hue, pattern]) for phase, hue, pattern in named if (hue, pattern) in kinds} == {
+        ("gen", "server"),
+        ("update_weights", "weight_sync"),
+        ("save_checkpoint", "checkpoint"),
+        ("testing", "validation"),
+        ("submit", "start"),
+        ("no phase", "step"),
+        ("other", "poll"),
+    }

@@ -215,7 +215,7 @@ LONG = (
 def test_a_death_that_nobody_wanted_is_told_in_a_few_words(records):
     """The detail without the list of guesses."""
     death = cluster.read_cause(died(records, "WORKER_DIED", LONG))
-    assert death == (False, "Ray says: Worker unexpectedly exits with a connection error code 2. End of file.")
+    assert death == (False, "Ray says: Worker unexpectedly exits with a connection error code 2. End of file")
 
 
 def test_a_traceback_that_ray_quotes_is_left_out(records):
@@ -224,7 +224,7 @@ def test_a_traceback_that_ray_quotes_is_left_out(records):
         "Worker exit detail: Worker exits with an exit code 1. Traceback (most recent call last): ValueError: SECRET"
     )
     death = cluster.read_cause(died(records, "WORKER_DIED", message))
-    assert death == (False, "Ray says: Worker exits with an exit code 1.")
+    assert death == (False, "Ray says: Worker exits with an exit code 1")
 
 
 @pytest.mark.parametrize("reason", ["RAY_KILL", "OUT_OF_SCOPE", "OWNER_DIED"])

@@ -21,10 +21,10 @@ NOTABLE: Final = 0.1
 ROLLOUTS, TRAINER, NEITHER = "rollouts", "trainer", "neither"
 """The side that is short of GPUs."""
 AHEAD: Final = (
-    "submit more ahead (trainer.v1.separate_async.num_warmup_batches, async_training.staleness_threshold), give trajectories more slots, "
+    "submit more ahead [trainer.v1.separate_async.num_warmup_batches, async_training.staleness_threshold], give trajectories more slots, "
     "and look for pauses and for polls of the trainer"
 )
-"""What shortens the time in which both sides wait."""
+"""What shortens the time in which both sides wait; settings of verl are in brackets."""
 FEW_REQUESTS: Final = 0.3
 """Share of the time of the GPUs of the rollouts that they wait for tools, rewards or the last requests: more trajectories at a time would use it."""
 _TOO_FEW: Final = ("tail_wait", "tool_wait", "reward_wait", "loop_wait")

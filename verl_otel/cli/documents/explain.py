@@ -41,7 +41,7 @@ from verl_otel.cli.documents.base import (
     sum_parts,
 )
 from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
-from verl_otel.cli.formatting import dead, failed, headline
+from verl_otel.cli.formatting import dead, failed, headline, show_settings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import counted_verdicts, kinds
 
@@ -315,7 +315,7 @@ class ProcessMemory(Document):
 
 
 class KeptMemory(Document):
-    """Memory of the GPUs of which sleeping engines keep most, the most first; none of which it is less than 5 %."""
+    """Memory of the GPUs of which sleeping engines keep most, the most first; none of which it is less than 5%."""
 
     instance: Annotated[str, about("the process of the engine's server")]
     device: Annotated[str, about("id of the GPU")]
@@ -398,6 +398,7 @@ class Explain(Answer):
         tuple[str, ...], about("project, experiment and trainer in words, empty: unknown; then the counts")
     ]
     has_gpu: Annotated[bool, about("false: its devices are ranks on CPUs")]
+    is_own: Annotated[bool, about("true: a loop of one's own, for which settings of verl are no advice")]
     counts: Annotated[
         dict[str, int], about("numbers of spans, trajectories, calls, processes and steps; held: steps with a cause")
     ]
@@ -468,7 +469,7 @@ def make_explain(
             gpu=_list_devices(run.devices),
             devices=_sum_devices(run.devices),
             learned_wrong=[line.text for line in headlines.find_silent(run)],
-            balance=balance.judge(run.devices),
+            balance=_judge_balance(run),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=whole_run.count_ends(run.series, restarts),
@@ -491,6 +492,12 @@ def make_explain(
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
     )
+
+
+def _judge_balance(run: model.Explanation) -> Balance | None:
+    """Return which side is short of GPUs, and what to do; None where rollouts and trainer share GPUs."""
+    sides = balance.judge(run.devices)
+    return sides and fill(Balance, sides, advice=show_settings(sides.advice, has_verl=not run.is_own))
 
 
 def _find_counted(kind: str) -> dict[str, Any] | None:

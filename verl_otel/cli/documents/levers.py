@@ -18,7 +18,7 @@ class Lever(Document):
     kind: Annotated[str, about(", ".join(wording.LEVERS))]
     subject: Annotated[str, about("tool, data source, tracker or percentage")]
     seconds: Annotated[float, about("mean gain of a step, or the gain of only_step")]
-    low: Annotated[float | None, about("lower end of its interval of 90 %")]
+    low: Annotated[float | None, about("lower end of its interval of 90%")]
     high: Annotated[float | None, about("upper end")]
     share: Annotated[float, about("gain as a share of the period, or of that of only_step")]
     only_step: Annotated[int | None, about("the step from which nearly all of the gain comes; null: from several")]

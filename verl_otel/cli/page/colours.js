@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Colours. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
 // 3:1; app.css holds them. A hue means one thing on all pages: green generation, blue training, sky log-probabilities,
-// orange reward, vermillion tools and what blocks, purple weights and validation, grey waiting. What has one hue has
-// different patterns; nothing is conveyed by colour alone.
+// orange reward, vermillion tools and what blocks, purple weights and validation, yellow the code of trajectories and
+// advantages, grey waiting. What has one hue has different patterns; nothing is conveyed by colour alone. The waterfall
+// shows phases above kinds of work: what looks alike in both is the same.
 
 import { looks } from "./source.js";
 
 const PHASES = {
   gen: ["green", "solid"],
   update_actor: ["blue", "solid"],
-  update_critic: ["blue", "rising"],
+  update_critic: ["blue", "cross"],
   old_log_prob: ["sky", "solid"],
   ref: ["sky", "rising"],
   values: ["sky", "dots"],
@@ -25,8 +26,8 @@ const PHASES = {
 };
 // Other phases take these in the order of their occurrence.
 const SPARE = [
-  ["vermillion", "solid"], ["orange", "rising"], ["yellow", "rising"], ["blue", "dots"], ["green", "rising"],
-  ["vermillion", "rising"],
+  ["orange", "dots"], ["yellow", "rising"], ["purple", "cross"], ["green", "cross"], ["sky", "cross"],
+  ["vermillion", "level"],
 ];
 const given = new Map();
 

@@ -13,6 +13,7 @@ const FULL = 0.5; // a change of half or more fills its side of the bar
 
 function showValue(value, row) {
   if (value === null) return "–";
+  if (row.unit === "GPU s/token") return `${number(value * 1000)} ms`;
   return row.unit === "s" || row.unit === "s per GPU" ? seconds(value) : number(value);
 }
 
@@ -34,7 +35,7 @@ function changeBar(row) {
 // Long names may break after an underscore.
 const nameOf = (row) => [
   row.name.split(/(?<=_)/).map((part) => [part, make("wbr")]),
-  row.unit === "s" ? "" : make("small", {}, ` ${row.unit}`),
+  make("small", {}, ` ${row.unit.replace(/^(s|GPU s\/token)( |$)/, "")}`),
 ];
 const COLUMNS = [
   { title: "A typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },

@@ -33,7 +33,7 @@ from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import advice, compare, formatting, headlines, rollouts, wording
 from verl_otel.cli.documents.base import fill, to_plain
 from verl_otel.cli.documents.compare import make_compare
-from verl_otel.cli.documents.explain import Part, make_explain, make_step
+from verl_otel.cli.documents.explain import Part, StartUp, make_explain, make_step
 from verl_otel.cli.documents.levers import make_levers
 from verl_otel.cli.levers import REPLAYED_ITEMS, choose, describe_interval
 from verl_otel.semconv import attributes as attr
@@ -106,7 +106,8 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         ],
         "whole": plain["run"],
         "gpu": _by_cause(run),
-        "cost": list(wording.describe_cost(explained.run.cost, has_gpu=run.has_gpu)),
+        "cost": list(wording.describe_cost(explained.run.cost, has_gpu=run.has_gpu, has_verl=not run.is_own)),
+        "start_ups": list(map(_word_start_up, filter(lambda each: each.seconds, explained.run.start_up))),
         "levers": [{**to_plain(lever), "interval": describe_interval(lever)} for lever in choose(levers)],
         "missing": _list_missing(run),
         "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
@@ -114,6 +115,13 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:MAX_SERIES],
     }
     return dict(clean(described))
+
+
+def _word_start_up(start_up: StartUp) -> str:
+    """Return how long a start-up took, and its longest part."""
+    text, length = max(wording.describe_start_up(start_up), key=lambda part: part[1], default=("", 0.0))
+    most = f", of which {printable.seconds(length)} {text}" if text else ""
+    return f"Start-up of attempt {start_up.attempt}: {printable.seconds(start_up.seconds)}{most}."
 
 
 def _find_places(run: Explanation, chosen: Iterable[Step]) -> list[int]:

@@ -79,10 +79,10 @@ function heldPart(steps, run, name) {
   const linkOf = ({ index }) =>
     make("a", { href: runHref(name, "step", steps.key(index)) }, String(steps.number[index] ?? "?"));
   const whyOf = (row) => make("span", {}, prose(row.text.replace(/^Step \S+ \([^)]*\): /, "")),
-    make("small", { class: "advice" }, bdi(row.next)));
+    make("small", { class: "advice" }, prose(row.next)));
   const empty = steps.count ? "No step took longer than usual for a known reason." : "No step has ended yet.";
   return [
-    dataTable("Held steps", [
+    dataTable("Steps that took longer than usual", [
       { title: "Step", number: true, value: (row) => row.index, text: linkOf },
       figures("Took", (row) => steps.seconds[row.index], seconds),
       figures("Lost", (row) => row.saved, seconds),
@@ -125,8 +125,8 @@ function indicatorTable(run, lines) {
   return [
     make("table", { class: "indicators" }, caption, make("tbody", {}, rows)), make("p", { class: "soft" }, words),
     run.progress ? make("p", {}, `${capital(run.progress)}.`) : "",
-    run.learning.map((row) => make("p", { class: "note" }, bdi(`Step ${row.began}: ${row.text}.`),
-      row.next ? make("span", { class: "advice" }, " ", whatToDo(), bdi(row.next)) : "")),
+    run.learning.map((row) => make("p", { class: "note" }, prose(`Step ${row.began}: ${row.text}.`),
+      row.next ? make("span", { class: "advice" }, " ", whatToDo(), prose(row.next)) : "")),
   ];
 }
 
@@ -212,7 +212,7 @@ const shareOf = (causes, state) =>
   / sumOf(Object.values(causes));
 
 function devicePart(run) {
-  const { balance, stragglers, start_up: startUps, gpu } = run.whole;
+  const { balance, stragglers, gpu } = run.whole;
   const devices = Object.entries(gpu).map(([device, causes]) => ({ device, causes }));
   return make("div", { class: "pair" },
     make("div", {}, shareBar(run.gpu)),
@@ -220,8 +220,7 @@ function devicePart(run) {
       run.cost.map((line) => make("p", {}, prose(capital(line.trim())))),
       balance ? make("p", {}, `Short of GPUs: ${balance.short}. The trainer waited ${percent(balance.trainer_waits)} `
         + `of its time, the rollouts ${percent(balance.rollouts_wait)} of theirs.`) : "",
-      startUps.filter((each) => each.seconds).map((each) => make("p", {},
-        `Start-up of attempt ${each.attempt}: ${seconds(each.seconds)}, most by ${largestPart(each.parts)}.`)),
+      run.start_ups.map((line) => make("p", {}, prose(line))),
       stragglers.length ? dataTable("Ranks and workers that were late in several steps", [
         { title: "Method", text: (row) => row.method },
         { title: "Rank", number: true, value: (row) => row.rank, text: (row) => String(row.rank) },
@@ -237,12 +236,6 @@ const deviceTable = (devices) => dataTable("Device time by device", [
   ...STATES.map((state) => figures(state, (row) => shareOf(row.causes, state), percent)),
 ], devices, { page: 16, quiet: true });
 
-function largestPart(parts) {
-  const [first] = [...parts].sort((a, b) => b.seconds - a.seconds);
-  if (!first) return "nothing that is known";
-  return `${first.name || first.kind.replaceAll("_", " ")} (${seconds(first.seconds)})`;
-}
-
 // -- what happened to it, and what it is --
 
 const textBox = (label, text) => make("pre", { tabIndex: 0, role: "region", "aria-label": label }, text);
@@ -252,8 +245,8 @@ function eventsPart(run) {
   return [
     [...run.events].reverse().map((event) => make("article", { class: `event${event.resolved ? "" : " is-open"}` },
       make("h3", {}, event.kind, event.resolved ? ", over" : "", " ", make("small", {}, clock(event.time))),
-      make("p", {}, bdi(event.text)),
-      event.next ? make("p", { class: "advice" }, whatToDo(), bdi(event.next)) : "",
+      make("p", {}, prose(event.text)),
+      event.next ? make("p", { class: "advice" }, whatToDo(), prose(event.next)) : "",
       event.stack.length ? textBox("Stack", event.stack.join("\n")) : "",
       Object.keys(event.detail).length ? details("All that was recorded", () => tree(event.detail)) : "")),
     dead.map((row) =>
@@ -270,15 +263,18 @@ function tree(value) {
     [make("dt", {}, bdi(key)), make("dd", {}, tree(item))]));
 }
 
+// What is no word of its own.
+const FACTS = { "verl.version": "verl", verl_otel: "verl-otel", health_profile: "thresholds" };
+
 function aboutPart(run, name) {
   const isFact = ([key, value]) => !["", "{}"].includes(value) && key !== "run_id" && typeof value !== "object";
-  const named = ([key, value]) => [key.replace(/^verl\./, ""), String(value)];
+  const named = ([key, value]) => [FACTS[key] ?? key.replace(/^verl\./, "").replace(/[._]/g, " "), String(value)];
   const facts = Object.entries(run.facts).filter(isFact).map(named);
   const file = { href: `run/${encodeURIComponent(name)}/report`, download: `${name}.html` };
   const origin = `Written by verl-otel ${looks.version}. This file holds everything that it shows and loads nothing.`;
   return [
     run.missing.length ? [make("h3", {}, "What is missing"),
-      make("ul", {}, run.missing.map((text) => make("li", {}, bdi(text))))] : "",
+      make("ul", {}, run.missing.map((text) => make("li", {}, prose(text))))] : "",
     factList([["Started", clock(run.start)], ["Last record", clock(run.end)], ...facts]),
     isLive ? make("p", {}, make("a", file, "Save this run as one file")) : make("p", { class: "soft" }, origin),
   ];

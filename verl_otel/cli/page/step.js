@@ -97,7 +97,7 @@ function verdicts(step) {
 }
 
 function list(title, lines) {
-  const items = lines.map((line) => make("li", {}, bdi(line)));
+  const items = lines.map((line) => make("li", {}, prose(line)));
   return lines.length ? [make("h3", {}, title), make("ul", { class: "plain" }, items)] : "";
 }
 
@@ -124,7 +124,7 @@ export function stepView(name, key) {
     const nextSlow = slow.find((at) => at > index) ?? slow.find((at) => at !== index) ?? -1;
     pager.replaceChildren(...filled([
       page("← Previous", index - 1, "The previous step"), page("Next →", index + 1, "The next step"),
-      nextSlow < 0 ? "" : page("Next held step", nextSlow, "The next held step"),
+      nextSlow < 0 ? "" : page("Next slow step", nextSlow, "The next slow step"),
     ]));
     const all = timeline(steps, (at) => (location.hash = hrefAt(at)), { height: 130, current: index });
     const hrefOf = (row) => runHref(name, "step", key, row.trace_id);

@@ -86,7 +86,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
     if (current !== null) return;
     const words = new Set(steps.marks.values());
     const hints = [
-      (words.has("held") || words.has("slow")) && "▼ held step", words.has("failed") && "■ failed step",
+      (words.has("held") || words.has("slow")) && "▼ longer than usual", words.has("failed") && "■ failed",
       state.heights.some((value) => value > state.limit * 1.04)
         && "Higher columns are cut: their value stands above the gap.",
     ];

@@ -317,7 +317,7 @@ def read_cause(cause: Any) -> DeathInfo | None:
     detail = _DETAIL.search(context.error_message)
     # A traceback that Ray quotes has the message of the exception, which may quote a prompt.
     message = (detail[1] if detail else context.error_message).partition("Traceback (most recent call last)")[0]
-    text = " ".join(message.split())[:MAX_TEXT]
+    text = " ".join(message.split())[:MAX_TEXT].rstrip(".")
     return DeathInfo(reason in _EXPECTED or "INTENDED" in context.error_message, f"Ray says: {text}")
 
 
