@@ -336,8 +336,9 @@ class Oracle:
 
     @property
     def last_tail(self):
-        """`tail_of` the last step that generated."""
-        return self.tail_of(self.last_trajectories, self.by_step("timing_s/step")[self.steps[-1]])
+        """`tail_of` the last step that generated. It began after the updates of the step before."""
+        begin = max((line["end"] for line in self.updates if line["step"] != self.steps[-1]), default=0.0)
+        return self.tail_of(self.last_trajectories, self.by_step("timing_s/step")[self.steps[-1]], begin)
 
     @property
     def last_step_ended(self):
@@ -373,12 +374,12 @@ class Oracle:
         return {step: when - min(at.values()) for step, when in at.items()}
 
     @staticmethod
-    def tail_of(trajectories, seconds):
+    def tail_of(trajectories, seconds, begin=0.0):
         """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.
 
-        It holds where the trainer waits for what it has just submitted.
+        A trainer does not wait for what ended before the step began; in it it waits for all that has not.
         """
-        ends = sorted(each.handed for each in trajectories)
+        ends = sorted(max(begin, each.handed) for each in trajectories)
         return (ends[-1] - ends[-1 - math.ceil(SLOWEST * len(ends))]) / seconds, seconds
 
     def waited_in(self, step):

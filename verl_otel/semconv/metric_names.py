@@ -72,7 +72,8 @@ TRAINING_STEPS_SINCE_BEST: Final = _row("verl.training.steps_since_best", "gauge
 TRAINING_TREND: Final = _row("verl.training.trend", "gauge", "", (attr.METRIC,), (3, 3, 3),
     "Kendall's tau of the last 20 values of reward, score or val: 1 rises throughout, -1 falls. From the 8th value.")
 TRAINING_CHANGE: Final = _row("verl.training.change", "gauge", "1", (attr.METRIC,), (4, 4, 4),
-    "Last three steps as a multiple of the median of the 20 before: median time of step, generation and tool, largest size of policy_loss.")
+    "Last three steps as a multiple of the median of the 20 before: median time of step, and of the mean wait of its trajectories for the model "
+    "(generation) and for tools (tool), less than 0.1 s as 0.1 s; largest size of policy_loss and of rollout_gap (verl's rollout_probs_diff_mean).")
 TRAINING_RESUMES: Final = _row("verl.training.resumes", "counter", "{resume}", (), (1, 1, 1),
     "Trainings that began behind their first step.")
 WORKER_RESTARTS: Final = _row("verl.worker.restarts", "counter", "{restart}", (attr.REASON,), (1, 8, 64),

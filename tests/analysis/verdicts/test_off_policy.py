@@ -60,6 +60,7 @@ def test_updates_between_two_versions_make_samples_old():
     text = " ".join(wording.describe_off_policy(found))
     assert "fresh samples" not in text
     assert "no step had only fresh ones: 2 updates make a version" in text
+    assert off_policy.judge_run(run._replace(steps=())).fresh_steps == 1  # a page that has not read the spans yet
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def judge_run(run: Explanation) -> OffPolicy | None:
         if key is not None:
             for time, value in zip(series.times_ns, series.values, strict=True):
                 steps.setdefault(time, {})[key] = value
-    return judge(steps.values(), max(1, *map(_count_updates, run.steps)))
+    return judge(steps.values(), max([1, *map(_count_updates, run.steps)]))
 
 
 def _count_updates(step: Step) -> int:
