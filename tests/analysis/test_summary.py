@@ -114,8 +114,10 @@ def test_a_step_that_all_ranks_record_is_one_step(tmp_path, late):
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_rank_that_waits_for_another_is_not_named(tmp_path, late):
-    """One rank generated longer, the other waited for it in the update, for a little longer: that wait is no cause. Where both took longer in the
-    same phase, either may have waited, and no process is named."""
+    """One rank generated longer, the other waited for it in the update, for a little longer: that wait is no cause.
+
+    Where both took longer in the same phase, either may have waited, and no process is named.
+    """
     story = stories.Story(tmp_path / "r1")
     for index in range(2):
         rank, begin = story.process("process", index), 0
