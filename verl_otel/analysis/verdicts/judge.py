@@ -94,7 +94,7 @@ def judge_awaited_work(
         step.uncertainty,
         lead=lead,
         failed=single and work.failed,
-        lost_calls=len(work.lost) if single and sum(work.lost) >= DETAIL_SHARE * excess else 0,
+        lost_calls=len(work.lost) if single and sum(work.lost) >= DETAIL_SHARE * (excess + again) else 0,
         cancelled=single and work.cancelled,
     )
 
@@ -255,8 +255,14 @@ def _join(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
         if len(same) < FEWEST_IN_TURN:
             yield from same
             continue
-        seconds, saved, lead = (sum(values) for values in zip(*((v.seconds, v.saved, v.lead) for v in same), strict=True))
-        kind, name, instances = same[0].cause, same[0].cause_name or same[0].cause, {verdict.instance for verdict in same}
+        seconds, saved, lead = (
+            sum(values) for values in zip(*((v.seconds, v.saved, v.lead) for v in same), strict=True)
+        )
+        kind, name, instances = (
+            same[0].cause,
+            same[0].cause_name or same[0].cause,
+            {verdict.instance for verdict in same},
+        )
         instance = same[0].instance if len(instances) == 1 else ""
         joined = same[0]._replace(kind=kind, subject=name, seconds=seconds, saved=saved, lead=lead, lost_calls=0)
         yield joined._replace(trace_id=0, turn=None, instance=instance)
