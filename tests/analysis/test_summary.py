@@ -9,7 +9,7 @@ import pytest
 
 import verl_otel
 from tests.builders import stories, texts
-from verl_otel.analysis import summary
+from verl_otel.analysis import findings, summary
 from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.traces import clocks
 from verl_otel.cli import headlines
@@ -133,6 +133,28 @@ def test_a_rank_that_waits_for_another_is_not_named(tmp_path, late):
     run = explain(story.write())
     found = [(verdict.subject, verdict.instance) for step in run.steps for verdict in step.verdicts]
     assert found == [("gen", f"process-{late}"), ("update", "")]
+
+
+@pytest.mark.parametrize(("slow", "found"), [(2, [("trajectory", 3.0)] * 2), (4, [("reward", 12.0)])])
+def test_what_delayed_trajectories_in_turn_adds_up(story, slow, found):
+    """A loop that runs one trajectory after the other waits for each: a reward that was slow in many of them is named, with the sum."""
+    loop, now = story.process(), 0.0
+    for number in range(1, 7):
+        begin, spans = now, []
+        for index in range(4):
+            scored = 4.0 if number == 4 and index < slow else 1.0
+            own = stories.trajectory(
+                loop, now, now + 0.5 + scored, uid=str(number), index=index, reward=(now + 0.5, now + 0.5 + scored)
+            )
+            now += 0.5 + scored
+            spans.append(own)
+        step = stories.step(loop, number, begin, now + 1, [("gen", begin, now)], verl__step__lineage="submitted")
+        link = stories.LinkRecord(step.trace_id, step.span_id, {"verl.link.type": "submitted_by"}, "", 0)
+        loop.spans = [each._replace(links=(link,)) if each in spans else each for each in loop.spans]
+        now += 1
+    step = explain(story.write()).steps[3]
+    assert [(verdict.kind, round(verdict.saved, 3)) for verdict in step.verdicts] == found
+    assert findings.sum_savings(step) == pytest.approx(3.0 * slow)
 
 
 def ordered(step):

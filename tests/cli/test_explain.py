@@ -340,6 +340,16 @@ def test_a_step_that_is_not_there_is_a_wrong_usage(call, held, explained):
     assert result.err == "verl-otel: step 99 is not in the run: it has 8 steps, 1 to 8\n"
 
 
+def test_a_step_that_was_trained_twice_is_that_of_the_attempt_that_counts(call, held, explained):
+    """The step of the newer attempt comes first; a verdict on the other one says that it was superseded, in `explain` and in `report`."""
+    lost = held.steps[6]._replace(repeated=True)
+    again = explanations.step(7, explanations.HEALTHY, begin=held.steps[7].end_ns + 1, attempt=2)
+    explained(held._replace(steps=(*held.steps[:6], lost, held.steps[7]._replace(repeated=True), again)))
+    titles = [line for line in call("explain", "r1", "--step", 7).out.splitlines() if line.startswith("Step ")]
+    assert [title.partition(" took")[0] for title in titles] == ["Step 7", "Step 7 (superseded)"]
+    assert "\nStep 7 (superseded) (14.20 s): trajectory 5ee0d1c4/1 delayed it" in call("report", "r1").out
+
+
 def test_as_many_steps_as_are_asked_for(call, explained):
     """The worst first; without a number, three."""
     steps = [

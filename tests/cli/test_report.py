@@ -134,7 +134,8 @@ def test_a_failed_step_comes_first(call, story):
     failed = {"error__type": "RuntimeError", "verl__error__line": "/verl/trainer.py:7 in fit"}
     death = {"verl__error__child": "process 7 was killed by SIGKILL"}
     step = stories.step(trainer, 2, 10, 14, [], **failed, **death)
-    trainer.span("execute_tool add", 11, 12, step, state=stories.STEP, error__type="ValueError", verl__error__line="a.py:1 in add")
+    caught = {"error__type": "ValueError", "verl__error__line": "a.py:1 in add"}
+    trainer.span("execute_tool add", 11, 12, step, state=stories.STEP, **caught)
     called = trainer.span("verl.call.update", 12, 14, step, state=stories.STEP, **failed)
     failed["verl__error__line"] = "/me/loss.py:12 in policy_loss"
     worker.span("verl.worker.update", 12, 14, called, state=stories.STEP, **failed)

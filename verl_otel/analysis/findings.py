@@ -126,20 +126,26 @@ def _sum_phase(verdicts: Iterable[Verdict]) -> float:
     """Return what the causes of one phase cost together.
 
     Several causes of one awaited trajectory followed one another, and together cost no more than its lead over the
-    others. Intervals on the path are apart from both. A verdict on the phase itself, or on a rank, may describe the
-    same wait again.
+    others. Trajectories that were awaited in turn add up. Intervals on the path are apart from both. A verdict on the
+    phase itself, or on a rank, may describe the same wait again.
     """
-    intervals = work = saved = lead = same = 0.0
+    intervals = same = 0.0
+    awaited: dict[int, list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.kind in _INTERVALS:
             intervals += verdict.saved
         elif verdict.kind in ROLLOUT:
-            work += verdict.seconds
-            saved = max(saved, verdict.saved)
-            lead = max(lead, verdict.lead)
+            awaited.setdefault(verdict.trace_id, []).append(verdict)
         else:
             same = max(same, verdict.saved)
-    return max(intervals + max(saved, min(work, lead)), same)
+    if 0 in awaited:  # that of a group may be about any of them
+        awaited = {0: [verdict for group in awaited.values() for verdict in group]}
+    return max(intervals + sum(map(_sum_awaited, awaited.values())), same)
+
+
+def _sum_awaited(verdicts: Sequence[Verdict]) -> float:
+    work, lead = sum(verdict.seconds for verdict in verdicts), max(verdict.lead for verdict in verdicts)
+    return max(min(work, lead), *(verdict.saved for verdict in verdicts))
 
 
 def sum_shared(step: Step) -> float:

@@ -42,7 +42,7 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     chosen = alarms[:FIRST_LINES]
     for step, saved, cause in findings.find_findings(run)[:FIRST_LINES]:
-        text = _line(step.number, step.seconds, wording.describe_cause(cause))
+        text = _line(number(step), step.seconds, wording.describe_cause(cause))
         chosen.append(Headline(text, step, advice.advise(run, cause), saved, is_finding=isinstance(cause, Verdict)))
     slow = wording.describe_unexplained(run.steps)
     if slow:
@@ -87,13 +87,14 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         yield Headline(start_up, step_lengths.find_start_up(run.steps)[0], is_finding=False)
 
 
-def verdict_line(verdict: Verdict) -> str:
-    """Return a verdict with its step."""
-    return _line(verdict.step, verdict.step_seconds, wording.describe_verdict(verdict))
+def verdict_line(verdict: Verdict, step: Step | None = None) -> str:
+    """Return a verdict with its step; without it, the number that the verdict has."""
+    name = number(step) if step is not None else "?" if verdict.step is None else str(verdict.step)
+    return _line(name, verdict.step_seconds, wording.describe_verdict(verdict))
 
 
-def _line(step: int | None, length: float, text: str) -> str:
-    return f"Step {'?' if step is None else step} ({seconds(length)}): {text[:1].lower()}{text[1:]}"
+def _line(name: str, length: float, text: str) -> str:
+    return f"Step {name} ({seconds(length)}): {text[:1].lower()}{text[1:]}"
 
 
 def _spent(step: Step) -> str:

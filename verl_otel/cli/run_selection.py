@@ -199,7 +199,7 @@ class Meter:
 
 
 def choose_steps(run: Explanation, asked: options.Steps, number: int | None = None) -> list[Step]:
-    """Return the steps that are explained.
+    """Return the steps that are explained; of those that were trained again by number first what counts, and not what was superseded.
 
     Args:
         run: The run.
@@ -216,7 +216,7 @@ def choose_steps(run: Explanation, asked: options.Steps, number: int | None = No
     if not chosen:
         what = "none of these steps is" if number is None else f"step {number} is not"
         raise VerlOtelError(f"{what} in the run: {_list_numbers(run)}")
-    return chosen
+    return sorted(chosen, key=lambda step: step.repeated)
 
 
 def _list_numbers(explanation: Explanation) -> str:

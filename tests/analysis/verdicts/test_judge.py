@@ -134,6 +134,16 @@ def test_calls_that_failed_are_no_long_generation(failed, key):
     assert (f"({failed} failed calls" in wording.describe_verdict(verdict)) == (failed == 3)
 
 
+def test_all_calls_that_failed_are_counted():
+    """Of four slow calls of a trajectory three failed: their number is that of all whose time is counted."""
+    times = [(n * S, (n + 1) * S) for n in range(4)]
+    activities = [Activity("tool", "search", "agent_loop-0", *each, None, n < 3) for n, each in enumerate(times)]
+    peers = [f.roll(0, S // 10, f.tool("search", 0, S // 10)) for _ in range(7)]
+    late = f.roll(0, 4 * S, *(f.tool("search", *each) for each in times))._replace(activities=tuple(activities))
+    (verdict,) = judge(gen(*peers), gen(*peers, late), gen(*peers))[1]
+    assert (verdict.lost_calls, verdict.seconds) == (3, pytest.approx(3.6))
+
+
 def test_a_slow_reward_of_one():
     """A reward that took long for one trajectory is that trajectory's."""
     (verdict,) = plan(at2={"reward 3": 4.0})[1]

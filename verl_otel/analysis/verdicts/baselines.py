@@ -36,6 +36,8 @@ FEW_SECONDS: Final = 0.5
 """And longer by this: one preemption of the process doubles short durations."""
 GROUP_SHARE: Final = 0.8
 """One trajectory is named instead of a group where it alone explains this share of the group's saving."""
+FEWEST_IN_TURN: Final = 3
+"""Trajectories of a step, run one after the other, of which each was delayed by the same tool or reward: that is named instead of them."""
 DETAIL_SHARE: Final = 0.5
 """A part of a phase is named as the cause where it explains at least this share of what the phase took too long."""
 PACE_SECONDS: Final = 0.05

@@ -8,7 +8,8 @@ spread, and without it the step would have been noticeably shorter. Rules and li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,7 @@ from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.baselines import (
     DETAIL_SHARE,
+    FEWEST_IN_TURN,
     GROUP_SHARE,
     LOOK_AHEAD,
     PHASE_SECONDS,
@@ -92,7 +94,7 @@ def judge_awaited_work(
         step.uncertainty,
         lead=lead,
         failed=single and work.failed,
-        lost_calls=len(work.lost) if single and sum(work.lost) >= DETAIL_SHARE * excess else 0,
+        lost_calls=len(work.lost) if single and sum(work.lost) >= DETAIL_SHARE * (excess + again) else 0,
         cancelled=single and work.cancelled,
     )
 
@@ -230,7 +232,7 @@ class Judge(msgspec.Struct):
                 if verdict is not None:
                     key = (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name)
                     worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
-            verdicts += worst.values()
+            verdicts += _join(worst.values())
         if not first:  # the first step includes the start-up
             ranks = _judge_ranks(step, found.calls)
             late = {verdict.cause_name: verdict.seconds for verdict in ranks}
@@ -239,6 +241,31 @@ class Judge(msgspec.Struct):
                 found.phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
             )
         return sort(verdicts)
+
+
+def _join(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    """Yield verdicts, those on several trajectories that a step waited for in turn as one on the tool or the reward that was slow in all."""
+    by_work: dict[tuple[str, str], list[Verdict]] = defaultdict(list)
+    for verdict in verdicts:
+        if verdict.kind == "trajectory" and verdict.cause in ("tool", "reward") and not verdict.failed:
+            by_work[verdict.cause, verdict.cause_name].append(verdict)
+        else:
+            yield verdict
+    for same in by_work.values():
+        if len(same) < FEWEST_IN_TURN:
+            yield from same
+            continue
+        seconds, saved, lead = (
+            sum(values) for values in zip(*((v.seconds, v.saved, v.lead) for v in same), strict=True)
+        )
+        kind, name, instances = (
+            same[0].cause,
+            same[0].cause_name or same[0].cause,
+            {verdict.instance for verdict in same},
+        )
+        instance = same[0].instance if len(instances) == 1 else ""
+        joined = same[0]._replace(kind=kind, subject=name, seconds=seconds, saved=saved, lead=lead, lost_calls=0)
+        yield joined._replace(trace_id=0, turn=None, instance=instance)
 
 
 def sort(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:

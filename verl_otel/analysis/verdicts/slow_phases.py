@@ -72,7 +72,8 @@ def _find_alike(root: Node) -> Iterator[tuple[str, str]]:
         last = max(workers, key=lambda worker: worker.span.end_ns, default=node)
         others = (worker for worker in workers if worker.instance != last.instance)
         if any(
-            abs(other.span.end_ns - last.span.end_ns) < _LEAD_NS and abs(other.span.start_ns - last.span.start_ns) < _LEAD_NS
+            abs(other.span.end_ns - last.span.end_ns) < _LEAD_NS
+            and abs(other.span.start_ns - last.span.start_ns) < _LEAD_NS
             for other in others
         ):
             yield method_of(last.span), last.instance
@@ -120,7 +121,9 @@ def _sum_up(key: tuple[str, str, str], segments: Sequence[Segment], alike: set[t
     longest = max(segments, key=lambda segment: segment.end_ns - segment.start_ns)
     methods = frozenset(segment.name for segment in segments if segment.kind in _METHODS)
     shared = any((method, longest.instance) in alike for method in methods)
-    return PhaseTime(*key, total / 1e9, longest.instance, longest.name if longest.kind in _METHODS else "", methods, shared)
+    return PhaseTime(
+        *key, total / 1e9, longest.instance, longest.name if longest.kind in _METHODS else "", methods, shared
+    )
 
 
 def _find_scopes(root: Node) -> Iterator[tuple[int, tuple[str, str]]]:

@@ -257,7 +257,9 @@ def _make_awaited_work(
         tuple(
             (one.end_ns - one.start_ns) / 1e9
             for one in awaited.activities
-            if one.failed and one.kind == what[0] and span.start_ns <= one.start_ns < span.end_ns
+            if one.failed
+            and one.kind == what[0]
+            and any(own.start_ns <= one.start_ns < own.end_ns for own in (span, *again))
         ),
         awaited.cancelled,
     )

@@ -202,7 +202,9 @@ class Step(Document):
     failed: Failed
     interrupted: Interrupted
     error: ErrorType
-    error_line: Annotated[str, about("FILE:LINE in FUNCTION of where it was raised, or its innermost span; empty: unknown")]
+    error_line: Annotated[
+        str, about("FILE:LINE in FUNCTION of where it was raised, or its innermost span; empty: unknown")
+    ]
     dead_child: Annotated[str, about("which child process died, where that broke a pool of processes; empty: unknown")]
     verdicts: tuple[Verdict, ...]
     shared: Annotated[float, about("seconds that more than one of them counts as its saving")]

@@ -237,7 +237,7 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
             {
                 "index": first + index,
                 "saved": round(verdict.saved, 4),
-                "text": printable.show(headlines.verdict_line(verdict), formatting.SENTENCE),
+                "text": printable.show(headlines.verdict_line(verdict, step), formatting.SENTENCE),
                 "next": printable.show(advice.advise(run, verdict), formatting.SENTENCE),
             }
             for index, step in enumerate(steps)
