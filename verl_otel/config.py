@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
+from verl_otel._internal.safe_files import find_temporary
 from verl_otel.errors import ConfigError
 from verl_otel.health import profiles
 
@@ -147,7 +148,7 @@ def parse_run_dir(text: str) -> Path:
 
 def find_temporary_dir() -> Path:
     """Return the folder of all runs of a user without a home folder."""
-    return Path(os.environ.get("TMPDIR") or "/tmp", f"verl-otel-{os.getuid()}", "runs")  # noqa: S108 - the user's own
+    return find_temporary() / "runs"
 
 
 def _can_make(folder: Path) -> bool:

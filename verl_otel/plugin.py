@@ -11,6 +11,7 @@ import logging
 import sys
 from typing import Any
 
+from verl_otel._internal import log_lines
 from verl_otel._internal.error_boundary import may_propagate
 from verl_otel.config import is_enabled, is_unset
 
@@ -38,7 +39,8 @@ def load() -> None:
     except Exception as error:
         from verl_otel._internal.printable import show
 
-        logging.getLogger("verl_otel").warning("verl-otel is off: %s: %s", type(error).__name__, show(error, 2000))
+        line = "verl-otel is off: %s: %s"
+        log_lines.warn(logging.getLogger("verl_otel"), line, type(error).__name__, show(error, 2000))
         _undo()
         may_propagate(error)
 

@@ -146,15 +146,28 @@ def test_lines_that_find_no_room_are_counted(logger, pipe):
     assert drain(pipe[0]).startswith("line 5\n")
 
 
+def run_beside_full_stderr(*arguments, **variables):
+    """Run Python, whose standard error nothing reads, to its end."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb", buffering=0) as stream:
+        fill(stream)
+        environ, command = inherit("VERL_OTEL", "OTEL") | variables, [sys.executable, "-c", *arguments]
+        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=stream, timeout=60, check=False)
+    os.close(reading)
+    return done.returncode, done.stdout
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("root", ["basicConfig", "lastResort"])
 def test_a_full_stderr_does_not_hold_up_the_exit(tmp_path, root):
     """A training that writes nothing itself ends although nothing reads its standard error, and OTLP, files and console have something to say."""
-    reading, writing = os.pipe()
-    with os.fdopen(writing, "wb", buffering=0) as stream:
-        fill(stream)
-        environ = inherit("VERL_OTEL", "OTEL") | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
-        command = [sys.executable, "-c", PROGRAM, tmp_path, root]
-        done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, stderr=stream, timeout=60, check=False)
-    os.close(reading)
-    assert (done.returncode, done.stdout) == (0, b"done")
+    ended = run_beside_full_stderr(PROGRAM, tmp_path, root, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
+    assert ended == (0, b"done")
+
+
+@pytest.mark.full
+def test_a_full_stderr_does_not_hold_up_an_import():
+    """With a setting that cannot be used, as in a worker that starts late."""
+    program = "import os, verl_otel.plugin; os.write(1, b'done')"
+    ended = run_beside_full_stderr(program, VERL_OTEL_ENABLED="1", VERL_OTEL_EXPORTERS="kafka")
+    assert ended == (0, b"done")

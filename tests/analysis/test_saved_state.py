@@ -3,6 +3,7 @@
 """A run that was read is not read again: what was kept of it, and what was added since, is what reading all of it gives."""
 
 import os
+import pwd
 import random
 import re
 import shutil
@@ -198,6 +199,20 @@ def test_a_folder_that_cannot_be_written_is_no_error(run, read, monkeypatch, tmp
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert read(run, keep_after=0) > 0
+
+
+def test_a_user_without_a_home_folder_keeps_it_in_the_temporary_one(run, read, monkeypatch, tmp_path):
+    """As the random user of a container, who has no entry in the password file."""
+
+    def no_entry(_number):
+        raise KeyError
+
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert read(run, keep_after=0) > 0
+    assert read(run, keep_after=0) == 0
 
 
 def test_a_run_that_is_deleted_leaves_nothing(cache, tmp_path):

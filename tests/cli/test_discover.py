@@ -19,11 +19,12 @@ from pathlib import Path
 import pytest
 
 from tests.builders.environments import inherit
-from tests.fakes.hostile_endpoints import Endpoint, redirect
+from tests.fakes.hostile_endpoints import Endpoint, redirect, slow_body
 from tests.fakes.http_server import HttpServer
-from verl_otel.cli import discover
+from verl_otel.cli import check_stack, discover
 from verl_otel.cli.serving import HttpAuth
 from verl_otel.integrations.ray import discovery
+from verl_otel.session import prometheus_file
 
 PAGE = b'# HELP up x\n# TYPE up gauge\nup 1\nverl_step{a="b c"} 2 \n'
 
@@ -256,6 +257,17 @@ def test_of_a_page_without_an_end_the_beginning_is_read(monkeypatch):
         answer = discover.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 30)
     assert answer.state == "ok"
     assert 0 < int(answer.text.split()[0]) <= discover.MAX_BYTES // len(b"up 1\n") + 1
+
+
+def test_an_answer_that_drips_ends_at_its_time_out(monkeypatch):
+    """That of a target, of a Prometheus that is checked, and of a service discovery that the trainer asks."""
+    for module in (check_stack, prometheus_file):
+        monkeypatch.setattr(module, "TIMEOUT", 1.0)
+    with Endpoint(slow_body) as endpoint:
+        assert discover.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 1.0).state == "silent"
+        with pytest.raises(check_stack.NoAnswerError):
+            check_stack.ask_url(endpoint.url)
+        assert prometheus_file.lists_run(endpoint.url, "r1") is None
 
 
 def test_a_redirect_is_followed_within_the_same_limits():

@@ -78,7 +78,15 @@ def identify(handle: int) -> tuple[int, int]:
 def find_cache() -> Path:
     """Return the folder for what can be made again, of this user."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "verl-otel"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "verl-otel"
+    except RuntimeError:  # without a home folder, as the random user of a container
+        return find_temporary() / "cache"
+
+
+def find_temporary() -> Path:
+    """Return the folder of a user without a home folder."""
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"verl-otel-{os.getuid()}")  # noqa: S108 - the user's own
 
 
 def make_folder(folder: Path) -> None:

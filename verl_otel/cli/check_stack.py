@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from verl_otel._internal import safe_files
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._version import __version__
 from verl_otel.cli import discover, package_data, stack_components
 from verl_otel.config import Config
@@ -439,9 +440,13 @@ def ask_url(url: str) -> Any:
         NoAnswerError: There is no response.
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
+
+    def read() -> bytes:
         with opener.open(url, timeout=TIMEOUT) as answer:
-            return safe_files.parse_json(answer.read(MAX_BYTES))
+            return bytes(answer.read(MAX_BYTES))
+
+    try:
+        return safe_files.parse_json(call_for(TIMEOUT, "verl-otel-check", read))
     except urllib.error.HTTPError as error:
         raise NoAnswerError(f"{url} answers {error.code} {error.reason}", "") from None
     except (OSError, HTTPException) as error:

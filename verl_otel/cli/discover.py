@@ -40,6 +40,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 from verl_otel import config
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders
 from verl_otel.cli.documents.base import fill
@@ -212,11 +213,15 @@ def probe(entry: TargetEntry, timeout: float) -> Answer:
 
     Args:
         entry: The target.
-        timeout: Seconds to wait for the connection, and for each part of the response.
+        timeout: Seconds to wait for the whole response.
     """
-    try:
+
+    def read() -> bytes:
         with _OPENER.open(f"http://{entry['targets'][0]}/metrics", timeout=timeout) as answer:
-            page = answer.read(MAX_BYTES)
+            return bytes(answer.read(MAX_BYTES))
+
+    try:
+        page = call_for(timeout, "verl-otel-probe", read)
     except urllib.error.HTTPError as error:
         advice = f"; {_advise(entry)}" if _engine(entry) == "sglang" else ""
         return Answer(entry, "no metrics", f"/metrics answers {error.code} {error.reason}{advice}")

@@ -109,8 +109,9 @@ def _check_folder(base: Path) -> None:
     if is_data_folder(base):
         raise VerlOtelError(run_folders.describe_folder(base, "report"))
     if holds_run(base):
-        report, runs = (shlex.join(["verl-otel", *words]) for words in (("report", str(base)), ("runs", str(base.parent))))
-        raise VerlOtelError(f"{base} is a run: {report}; {runs} lists the folder")
+        report = shlex.join(["verl-otel", "report", str(base)])
+        listing = shlex.join(["verl-otel", "runs", str(base.parent)])
+        raise VerlOtelError(f"{base} is a run: {report}; {listing} lists the folder")
 
 
 def _prune(choices: Sequence[Choice], base: Path, *, yes: bool, as_json: bool) -> int:

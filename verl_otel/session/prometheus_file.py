@@ -21,12 +21,13 @@ from typing import Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from verl_otel._internal import safe_files
+from verl_otel._internal.call_timeout import call_for
 from verl_otel.session import prometheus_job
 from verl_otel.session.prometheus_job import NotEditableError
 from verl_otel.system import procfs
 
 TIMEOUT: Final = 5.0
-"""Seconds to wait for the connection, and for each part of the answer."""
+"""Seconds to wait for an answer."""
 MAX_ANSWER: Final = 16 << 20
 MAX_BYTES: Final = 1 << 20
 """Largest file that is edited, in bytes."""
@@ -145,13 +146,17 @@ def lists_run(url: str, run_id: str) -> bool | None:
 
 def _ask(url: str, method: str = "GET") -> tuple[int | None, bytes]:
     """Return status and body of an answer; no status without one. Proxies are not used, and redirects are not followed."""
-    try:
+
+    def ask() -> tuple[int, bytes]:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         with closing(kind(parts.netloc, timeout=TIMEOUT)) as connection:
             connection.request(method, f"{parts.path}?{parts.query}" if parts.query else parts.path)
             answer = connection.getresponse()
             return answer.status, answer.read(MAX_ANSWER)
+
+    try:
+        return call_for(TIMEOUT, "verl-otel-prometheus-answer", ask)
     except (OSError, HTTPException, ValueError):
         return None, b""
 
