@@ -263,12 +263,15 @@ function tree(value) {
     [make("dt", {}, bdi(key)), make("dd", {}, tree(item))]));
 }
 
-// What is no word of its own.
-const FACTS = { "verl.version": "verl", verl_otel: "verl-otel", health_profile: "thresholds" };
+// Facts whose keys are no words; those of users keep theirs.
+const FACTS = new Map([
+  ["verl.version", "verl"], ["verl_otel", "verl-otel"], ["health_profile", "thresholds"],
+  ["verl.trainer.mode", "trainer"], ["verl.trainer.device", "device"],
+]);
 
 function aboutPart(run, name) {
   const isFact = ([key, value]) => !["", "{}"].includes(value) && key !== "run_id" && typeof value !== "object";
-  const named = ([key, value]) => [FACTS[key] ?? key.replace(/^verl\./, "").replace(/[._]/g, " "), String(value)];
+  const named = ([key, value]) => [FACTS.get(key) ?? key.replace(/^verl\./, ""), String(value)];
   const facts = Object.entries(run.facts).filter(isFact).map(named);
   const file = { href: `run/${encodeURIComponent(name)}/report`, download: `${name}.html` };
   const origin = `Written by verl-otel ${looks.version}. This file holds everything that it shows and loads nothing.`;
