@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The spans of a period are those of the whole run that lie in it, in the same order; few other lines are read for them."""
+"""The spans of a period are those of the whole run that lie in it, in the same order; few other lines are read."""
 
 import random
 
@@ -22,7 +22,7 @@ def small_pieces(monkeypatch):
 
 
 def resumed(folder):
-    """A run of two attempts, with spans that were written long after their end, in parts of files, one with half a line."""
+    """A run of two attempts, in parts of files, with spans that were written long after their end, and half a line."""
     story = long_training(folder, steps=20)
     story.manifest(attempts=[{"started": stories.T0}, {"started": stories.T0 + 300}])
     trainer, agent = story.process("trainer", pid=77), story.process("agent_loop", pid=78)

@@ -154,7 +154,7 @@ class Aggregator(msgspec.Struct, dict=True):
         return times
 
     def _read(self, piece: Piece) -> tuple[Mapping[int, list[Written]], dict[Extent, tuple[int, int]]]:
-        """Return the spans of a piece by trace, and their times; note who wrote it, and which open spans ended in it."""
+        """Return the spans of a piece by trace, and their times; note who wrote it, which open spans ended in it."""
         times: dict[Extent, tuple[int, int]] = {}
         by_trace: defaultdict[int, list[Written]] = defaultdict(list)
         firsts: dict[int, int] = {}

@@ -37,8 +37,11 @@ class Limits(NamedTuple):
     slowest: int = SLOWEST_STEPS
     bare: bool = False
     """Whether steps without detail lose their slowest trajectories and their savings, too."""
-    packed: int = 64 << 20
-    """Bytes for the compressed detail of the other steps, 5 to 200 kB each; beyond it the oldest have none."""
+    packed: int = 32 << 20
+    """Bytes for the compressed detail of the other steps: 11 kB each with 256 trajectories, 240 kB with 8,192.
+
+    Beyond it the oldest have none.
+    """
 
 
 class Steps(msgspec.Struct, dict=True):

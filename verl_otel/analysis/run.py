@@ -263,10 +263,10 @@ class Run:
         return {trace_id: number for trace_id, number in trained.items() if trace_id not in removed}
 
     def spans(self, begin_ns: int = 0, end_ns: int = FOREVER) -> Iterator[tuple[Process, SpanRecord]]:
-        """Read ended spans from the files, one by one, roughly in the order of their end: those that had ended when it was opened.
+        """Read the spans that had ended when the run was opened, one by one, roughly in the order of their end.
 
-        Times are those of the trainer's host: the estimated offset of another host's clock is taken out. Of a period only the parts of the files
-        are read that have spans of it.
+        Times are those of the trainer's host: the estimated offset of another host's clock is taken out. Of a period
+        only the parts of the files are read that have spans of it.
 
         Args:
             begin_ns: Spans that ended before are left out; nanoseconds since 1970, as the times of steps.
