@@ -9,6 +9,8 @@ import pytest
 from tests.analysis.test_reader import long_training
 from tests.analysis.test_summary import long_story
 from tests.builders import stories
+from tests.builders.compressed_run import compress
+from verl_otel._internal import rotated_files
 from verl_otel.analysis import Run, summary
 from verl_otel.analysis.io import followed_files, run_files
 from verl_otel.cli.demo.command import RECORDED, RECORDINGS
@@ -45,18 +47,32 @@ def two_hosts(folder):
     return long_story(folder, hosts=("node-1", "node-2"), shift=40.0)
 
 
+def compressed(folder):
+    """Parts of 20 kB, of which all but the newest two of each file are compressed."""
+    with pytest.MonkeyPatch.context() as patch:
+        return compress(long_story(folder.with_name("plain")), folder, patch, 20_000, 5_000)
+
+
+def count_lines(folder):
+    """Whole lines; the builder writes one span a line."""
+    count = 0
+    for path in rotated_files.find(folder, "traces-"):
+        with rotated_files.open_lines(path) as file:
+            count += sum(line.rstrip()[-1:] == b"}" for line in file)
+    return count
+
+
 def list_ids(spans):
     return [(process.label, span.span_id, span.start_ns, span.end_ns) for process, span in spans]
 
 
-@pytest.mark.parametrize("make", [resumed, two_hosts])
+@pytest.mark.parametrize("make", [resumed, two_hosts, compressed])
 def test_the_spans_of_a_period(tmp_path, make):
     """Whatever the period is."""
     folder = make(tmp_path / "r1")
     run = Run.open(folder)
     whole = list(run.spans())
-    lines = [line for path in folder.glob("traces-*") for line in path.read_bytes().splitlines() if line[-1:] == b"}"]
-    assert len(whole) == len(lines)
+    assert len(whole) == count_lines(folder)
     chance = random.Random(7)
     limits = run.explanation.start_ns, run.explanation.end_ns
     periods = [(step.start_ns, step.end_ns) for step in run.steps()]
