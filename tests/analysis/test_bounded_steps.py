@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from verl_otel.analysis import bounded_steps
 from verl_otel.analysis.bounded_steps import Slowest, Steps
-from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory, sum_causes
+from verl_otel.analysis.model import Activity, DeviceTime, Segment, Step, Trajectory, sum_causes
 
 
 def trajectory(length, number=0):
     """A trajectory of which only the length matters."""
     path = (Segment(0, length, "tool", "x"),)
-    return Trajectory(number, "u", 0, None, False, 0, length, None, False, True, path=path, activities=(object(),))
+    calls = (Activity("tool", "x", "a", 0, length),)
+    return Trajectory(number, "u", 0, None, False, 0, length, None, False, True, path=path, activities=calls)
 
 
 def step(number, length):
@@ -31,7 +32,8 @@ def step(number, length):
 
 def keep(lengths, asked=None):
     """The steps that are kept of a run."""
-    steps = Steps(asked)
+    steps = Steps()
+    steps.asked = asked or frozenset()
     for number, length in enumerate(lengths):
         steps.add(step(number, length))
     return steps.all()

@@ -36,7 +36,7 @@ def read_all(live):
     live.look()
     while live.is_behind:
         live.read()
-    live._traces._grown_at -= 3600
+    live.traces._grown_at -= 3600
     live.read()
 
 
@@ -142,7 +142,7 @@ def test_a_step_is_known_two_seconds_after_its_end(tmp_path, monkeypatch):
         story.manifest(**facts)
         live = reader.begin([story.write()])
         live.look()
-        live._traces._grown_at = 0.0
+        live.traces._grown_at = 0.0
         live.read()
         return live._aggregator.step_count
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run that was read is not read again: what was kept of it, and what was added since, is what reading all of it gives."""
 
+import functools
 import os
 import pwd
 import random
@@ -15,7 +16,8 @@ import pytest
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
 from verl_otel import cli
-from verl_otel.analysis import saved_state, summary
+from verl_otel.analysis import reader, saved_state, summary
+from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.io import followed_files
 from verl_otel.cli.demo.command import RECORDED, RECORDINGS
 
@@ -123,6 +125,26 @@ def test_a_run_that_has_not_changed_is_not_read_again(run, read, cache):
     assert read(run, steps=frozenset({4})) == 0
     (path,) = cache.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("packed", [1 << 20, 0])
+def test_the_detail_of_each_step_of_a_long_run_is_what_reading_all_of_it_gives(
+    cache, tmp_path, monkeypatch, read, packed
+):
+    """It is kept beside the summary, up to a limit; a step beyond this is read again."""
+    folder = long_training(tmp_path / "r1", steps=20).write()
+    whole = summary.explain([folder], keep_after=NEVER)
+    limits = Limits(detailed=6, slowest=2, packed=packed)
+    monkeypatch.setattr(reader, "begin", functools.partial(reader.begin, limits=limits))
+    short = summary.explain([folder], keep_after=0)
+    dropped = [step.number for step in short.steps if not step.path]
+    assert len(dropped) > 10
+    for number in (3, *dropped[::4]):
+        found = summary.explain([folder], steps=frozenset({number}), keep_after=NEVER)
+        assert found._replace(steps=()) == whole._replace(steps=())
+        assert [step for step in found.steps if step.number == number] == [whole.steps[number - 1]]
+        assert len([step for step in found.steps if not step.path]) >= len(dropped) - 1
+    assert bool(read(folder, steps=frozenset(dropped), keep_after=NEVER)) == (not packed)
 
 
 def test_a_copy_that_replaces_a_file_is_known(run, read):

@@ -19,7 +19,7 @@ from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
-from verl_otel.analysis.io.run_files import Writers, name_instance
+from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Saving, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.scalars import Columns, Room
 from verl_otel.analysis.start_up import StartUp, divide
@@ -126,9 +126,14 @@ class Aggregator(msgspec.Struct, dict=True):
         self._restarts = find_restarts(self.manifest)
         self._crashes_ns: list[int] = []
 
-    def add(self, piece: Piece) -> None:
-        """Read a piece, in the order of time. Most trajectories lie completely in one, and are analysed at once."""
-        by_trace, slack = self._read(piece), self.context.slack_ns
+    def add(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
+        """Read a piece, in the order of time. Most trajectories lie completely in one, and are analysed at once.
+
+        Returns:
+            First start and last end of the spans of each part of a file that has some, on the clock of its host.
+        """
+        by_trace, times = self._read(piece)
+        slack = self.context.slack_ns
         instances = [name_instance(values) for values in self.writers.resources]
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in by_trace.items():
@@ -146,21 +151,25 @@ class Aggregator(msgspec.Struct, dict=True):
         late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
         self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
+        return times
 
-    def _read(self, piece: Piece) -> Mapping[int, list[Written]]:
-        """Return the spans of a piece by trace; note its times, who wrote it, and which open spans ended in it."""
+    def _read(self, piece: Piece) -> tuple[Mapping[int, list[Written]], dict[Extent, tuple[int, int]]]:
+        """Return the spans of a piece by trace, and their times; note who wrote it, which open spans ended in it."""
+        times: dict[Extent, tuple[int, int]] = {}
         by_trace: defaultdict[int, list[Written]] = defaultdict(list)
         firsts: dict[int, int] = {}
         lasts: dict[int, int] = {}
         ended: set[int] = set()
         awaited = frozenset(self._awaited)
-        for process, spans in run_files.read_spans(piece.extents, self.writers, self.problems):
+        for extent, process, spans in run_files.read_placed_spans(piece.extents, self.writers, self.problems):
             if spans:
                 for span in spans:
                     by_trace[span[0]].append((span, process))
                 first, last = min(map(_START, spans)), max(map(_END, spans))
                 firsts[process] = min(firsts.get(process, first), first)
                 lasts[process] = max(lasts.get(process, last), last)
+                known = times.get(extent, (first, last))
+                times[extent] = min(known[0], first), max(known[1], last)
                 self.writers.note_alive(process, last)
                 if awaited:
                     ended.update(awaited.intersection(map(_ID, spans)))
@@ -170,7 +179,7 @@ class Aggregator(msgspec.Struct, dict=True):
             self._windows.note_time(min(time_ns - ahead(process, time_ns) for process, time_ns in firsts.items()))
             ends = (time_ns - ahead(process, time_ns) for process, time_ns in lasts.items())
             self.end_ns = max(self.end_ns, *ends)
-        return by_trace
+        return by_trace, times
 
     def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
         """Return until when every process has written what had ended; 0 while that is unknown.
@@ -507,16 +516,15 @@ def _is_anybodys(step: Step, verdict: Verdict) -> bool:
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}
 
 
-def begin(manifest: dict[str, Any], limits: Limits, room: Room, asked: frozenset[int] = frozenset()) -> Aggregator:
+def begin(manifest: dict[str, Any], limits: Limits, room: Room) -> Aggregator:
     """Return the aggregator of a run of which nothing has been read.
 
     Args:
         manifest: The run's manifest.
         limits: How much of the run is kept.
         room: How many scalars are kept.
-        asked: Numbers of steps whose detail is always kept.
     """
     engine = str(manifest.get(attr.ENGINE, ""))
     windows = Windows(list(find_restarts(manifest)), find_start(manifest))
-    kept, recent = Steps(asked, limits), RecentSteps(limits.replayed)
+    kept, recent = Steps(limits), RecentSteps(limits.replayed)
     return Aggregator(manifest, Context(engine), limits, Columns(room), Tally(engine), kept, recent, windows)

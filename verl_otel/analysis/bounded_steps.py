@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from verl_otel.analysis import saved_state
 from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory, sum_causes
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
@@ -36,21 +37,28 @@ class Limits(NamedTuple):
     slowest: int = SLOWEST_STEPS
     bare: bool = False
     """Whether steps without detail lose their slowest trajectories and their savings, too."""
+    packed: int = 32 << 20
+    """Bytes for the compressed detail of the other steps: 11 kB each with 256 trajectories, 240 kB with 8,192.
+
+    Beyond it the oldest have none.
+    """
 
 
-class Steps(msgspec.Struct):
+class Steps(msgspec.Struct, dict=True):
     """The steps of a run, in the order in which they were added."""
 
-    _asked: frozenset[int] = frozenset()
-    """Numbers of steps whose detail is always kept."""
     _limits: Limits = Limits()
-    """For how many others it is kept."""
     _steps: list[Step] = []
     _detailed: set[int] = msgspec.field(default_factory=set)
     _slowest: list[tuple[float, int]] = []
     _every: int = 1
-    _room: int = 0
-    """Number of steps with detail at which it is dropped again; 0: the first time."""
+    _packed: dict[int, bytes] = {}
+    """Steps as they were before they were shortened."""
+
+    def __post_init__(self) -> None:
+        """Begin without a question."""
+        self.asked: frozenset[int] = frozenset()
+        """Numbers of steps that `all` returns with their detail, which is not given up while more steps are added."""
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -63,26 +71,37 @@ class Steps(msgspec.Struct):
         heapq.heappush(self._slowest, (step.seconds, index))
         if len(self._slowest) > self._limits.slowest:
             heapq.heappop(self._slowest)
-        if len(self._detailed) > (self._room or self._limits.detailed):
+        if len(self._detailed) > self._limits.detailed:
             self._thin()
 
     def _thin(self) -> None:
-        """Keep the detail of the slowest steps, the requested ones and every n-th."""
+        """Keep the detail of the slowest steps and every n-th, and pack that of the others."""
         must = {index for _, index in self._slowest}
-        must |= {index for index in self._detailed if self._steps[index].number in self._asked}
         kept = must | {index for index in self._detailed if index % self._every == 0}
         while len(kept) > self._limits.detailed and self._every < len(self._steps):
             self._every *= 2
             kept = must | {index for index in self._detailed if index % self._every == 0}
-        for index in self._detailed - kept:
-            short = shorten(self._steps[index])
+        for index in sorted(self._detailed - kept):
+            step = self._steps[index]
+            if self._limits.packed or step.number in self.asked:
+                self._packed[index] = saved_state.pack(step)
+            short = shorten(step)
             self._steps[index] = short._replace(slowest=(), savings=(), verdicts=()) if self._limits.bare else short
         self._detailed = kept
-        self._room = max(self._limits.detailed, 2 * len(must))
+        size = sum(map(len, self._packed.values()))
+        for index in [index for index in self._packed if self._steps[index].number not in self.asked]:
+            if size > self._limits.packed:
+                size -= len(self._packed.pop(index))
 
     def all(self) -> tuple[Step, ...]:
         """Return the steps in the order of time."""
-        return tuple(sorted(self._steps, key=lambda step: step.start_ns))
+        whole = {
+            index: saved_state.unpack(packed, Step)
+            for index, packed in self._packed.items()
+            if self._steps[index].number in self.asked
+        }
+        steps = (whole.get(index, step) for index, step in enumerate(self._steps))
+        return tuple(sorted(steps, key=lambda step: step.start_ns))
 
 
 def shorten(step: Step) -> Step:

@@ -38,7 +38,7 @@ COMMAND, PAGE = "command", "page"
 PIECE_BYTES: Final = 256 << 10
 """Bytes that a page reads at a time: about 1,500 spans, 3 MB as objects."""
 COMMAND_LIMITS: Final = Limits()
-PAGE_LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True)
+PAGE_LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True, packed=0)
 MAX_BOUNDS: Final = 20_000
 """Bounds on clock offsets that are kept."""
 AHEAD_BYTES: Final = 16 << 20
@@ -50,7 +50,7 @@ SAMPLED_BYTES: Final = 32 << 20
 class RunReader(msgspec.Struct, dict=True):
     """One run; it may grow, end, be killed, or be deleted meanwhile. Its fields are what is saved."""
 
-    _traces: FollowedFiles
+    traces: FollowedFiles
     _metrics: FollowedFiles
     _aggregator: Aggregator
     _bounds: list[Bound] = []
@@ -72,16 +72,16 @@ class RunReader(msgspec.Struct, dict=True):
     @property
     def folders(self) -> tuple[Path, ...]:
         """The folder of the run, or one for each node."""
-        return self._traces.folders
+        return self.traces.folders
 
     @property
     def is_behind(self) -> bool:
         """Whether there were unread lines at the last look."""
-        return self._traces.is_behind or self._metrics.is_behind
+        return self.traces.is_behind or self._metrics.is_behind
 
     def progress(self) -> tuple[int, int]:
         """Return the number of bytes read, and of all."""
-        (read, size), (more_read, more_size) = self._traces.progress(), self._metrics.progress()
+        (read, size), (more_read, more_size) = self.traces.progress(), self._metrics.progress()
         return read + more_read, size + more_size
 
     def look(self) -> None:
@@ -90,9 +90,9 @@ class RunReader(msgspec.Struct, dict=True):
         The events come last: a stall that is over must be known before the spans that follow it are read. So do the
         open spans: one that has ended by now has its end in a line that has not been read.
         """
-        self._register(self._traces.look())
+        self._register(self.traces.look())
         self._metrics.look()
-        problems = [*self._traces.problems, *self._metrics.problems]
+        problems = [*self.traces.problems, *self._metrics.problems]
         self._aggregator.note_open(run_files.read_open(self.folders, self._aggregator.writers, problems))
         run_events = run_files.read_events(self.folders, problems)
         self._problems = tuple(problems)
@@ -103,7 +103,7 @@ class RunReader(msgspec.Struct, dict=True):
 
     def continue_in(self, folders: tuple[Path, ...]) -> bool:
         """Go on after it was saved; return whether all that was read is still there, and no attempt was added."""
-        self._traces.folders = self._metrics.folders = folders
+        self.traces.folders = self._metrics.folders = folders
         read, _ = self.progress()
         self.look()
         return self.progress()[0] == read and not self.has_other_attempts()
@@ -130,9 +130,9 @@ class RunReader(msgspec.Struct, dict=True):
         scalars = self._metrics.take(budget).extents
         self._add_scalars(scalars)
         self._look_ahead()
-        piece = self._traces.take(budget)
+        piece = self.traces.take(budget)
         self._measure_clocks(piece.extents)
-        run.add(piece)
+        self.traces.note(run.add(piece))
         self.version += bool(scalars or piece.extents or run.step_count != steps)
 
     def _add_scalars(self, extents: Iterable[Extent]) -> None:
@@ -145,14 +145,27 @@ class RunReader(msgspec.Struct, dict=True):
         """Complete the last steps of a run that was read to its end. Lines without an end are read, too."""
         if not self.is_finished:
             self._add_scalars(self._metrics.take_rest().extents)
-            self._aggregator.add(self._traces.take_rest())
+            self.traces.note(self._aggregator.add(self.traces.take_rest()))
             self._aggregator.finish(self.open_spans())
             self.is_finished = True
             self.version += 1
 
+    def ask(self, numbers: frozenset[int]) -> None:
+        """Name the steps that `explain` returns with their detail, however many there are."""
+        self._aggregator.steps.asked = numbers
+
     def open_spans(self) -> list[OpenSpan]:
         """Return the spans that had not ended when they were last written."""
         return run_files.read_open(self.folders, self._aggregator.writers, [])
+
+    def processes(self) -> tuple[Process, ...]:
+        """Return the processes that wrote the files."""
+        run = self._aggregator
+        with_open = {open_span.process for open_span in run.opened}
+        return tuple(
+            Process(Resource(values), run.set_clock(index, newest), index not in with_open)
+            for index, (values, _, newest) in enumerate(run.writers.processes())
+        )
 
     def explain(self) -> Explanation:
         """Return everything that is known so far."""
@@ -162,11 +175,7 @@ class RunReader(msgspec.Struct, dict=True):
             run.opened = self.open_spans()
         manifest, host_clocks = run.manifest, run.context.clocks
         problems = [*self._problems, *run.problems]
-        with_open = {open_span.process for open_span in run.opened}
-        processes = tuple(
-            Process(Resource(values), run.set_clock(index, newest), index not in with_open)
-            for index, (values, newest) in enumerate(zip(run.writers.resources, run.writers.newest, strict=True))
-        )
+        processes = self.processes()
         series = run.columns.series()
         problems += run.describe_outside()
         if run.columns.left_out:
@@ -224,7 +233,7 @@ class RunReader(msgspec.Struct, dict=True):
 
     def _look_ahead(self) -> None:
         """Search the beginning of a run on several hosts for bounds on the offsets of clocks."""
-        if self._sampled or not self._traces.is_behind:
+        if self._sampled or not self.traces.is_behind:
             return
         self._sampled = True
         if len(self._list_hosts()) > 1:
@@ -288,7 +297,6 @@ def begin(
     folders: Iterable[Path],
     limits: Limits = COMMAND_LIMITS,
     room: Room = WHOLE,
-    asked: frozenset[int] = frozenset(),
 ) -> RunReader:
     """Return a reader of a run of which nothing has been read.
 
@@ -296,10 +304,9 @@ def begin(
         folders: The folder of the run, or one for each node.
         limits: How much of the run is kept.
         room: How many scalars are kept.
-        asked: Numbers of steps whose detail is always kept.
     """
     places = tuple(folders)
-    run = aggregator.begin(run_files.read_manifest(places), limits, room, asked)
+    run = aggregator.begin(run_files.read_manifest(places), limits, room)
     return RunReader(FollowedFiles(places, "traces"), FollowedFiles(places, "metrics"), run)
 
 

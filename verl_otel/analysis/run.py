@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel.analysis import summary
 from verl_otel.analysis.io import run_files
-from verl_otel.analysis.io.followed_files import FollowedFiles
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.levers.ranking import Levers, find_levers
 from verl_otel.analysis.model import Event, Explanation, Process, Series, Step, Trajectory, Verdict
+from verl_otel.analysis.reader import RunReader
 from verl_otel.analysis.traces.span_names import CONSUME, TRAJECTORY
 from verl_otel.analysis.traces.timeline import build_root
-from verl_otel.model import Resource, SpanRecord
+from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
 
@@ -145,6 +145,8 @@ _ROWS: Final[Mapping[str, Callable[[Explanation], Iterator[Row]]]] = {
 }
 
 
+FOREVER: Final = 1 << 63
+"""After every time that a span can have."""
 FolderPath = Union[str, "PathLike[str]"]
 TABLES: Final = tuple(COLUMNS)
 """Names of the tables: ``steps``, ``phases``, ``path``, ``trajectories``, ``verdicts``, ``gpu``, ``scalars``."""
@@ -155,13 +157,15 @@ class Run:
 
     Args:
         explanation: The result of the analysis.
-        folders: The folders that it was read from.
+        reader: What has read it.
     """
 
-    def __init__(self, explanation: Explanation, folders: tuple[Path, ...]) -> None:
+    def __init__(self, explanation: Explanation, reader: RunReader) -> None:
         self.explanation: Final = explanation
         """Everything that `verl-otel explain` knows of the run."""
-        self.folders: Final = folders
+        self.folders: Final = reader.folders
+        self._files: Final = reader.traces
+        self._processes: Final = reader.processes()
 
     @classmethod
     def open(cls, *folders: FolderPath, progress: Callable[[int, int], None] | None = None) -> Run:
@@ -178,7 +182,7 @@ class Run:
         if not folders:
             raise TypeError("give the folder of a run: `verl-otel runs` lists them")
         paths = tuple(Path(folder).expanduser() for folder in folders)
-        return cls(summary.explain(paths, progress=progress), run_files.check_folders(paths))
+        return cls(*summary.read(paths, progress=progress))
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.state}, {len(self.explanation.steps)} steps>"
@@ -258,25 +262,27 @@ class Run:
                         removed.add(link.trace_id)
         return {trace_id: number for trace_id, number in trained.items() if trace_id not in removed}
 
-    def spans(self) -> Iterator[tuple[Process, SpanRecord]]:
-        """Read all ended spans from the files, one by one, roughly in the order of their end.
+    def spans(self, begin_ns: int = 0, end_ns: int = FOREVER) -> Iterator[tuple[Process, SpanRecord]]:
+        """Read the spans that had ended when the run was opened, one by one, roughly in the order of their end.
 
-        Times are those of the trainer's host: the estimated offset of another host's clock is taken out.
+        Times are those of the trainer's host: the estimated offset of another host's clock is taken out. Of a period
+        only the parts of the files are read that have spans of it.
+
+        Args:
+            begin_ns: Spans that ended before are left out; nanoseconds since 1970, as the times of steps.
+            end_ns: Spans that began at this time or after it are left out.
         """
-        files = FollowedFiles(self.folders, "traces")
-        files.look()
         ahead = {host: round(seconds * 1e9) for host, seconds, _ in self.explanation.offsets}
-        writers = Writers()
-        while files.is_behind:
-            for index, spans in run_files.read_spans(files.take(summary.PIECE_BYTES).extents, writers, []):
-                values = writers.resources[index]
-                process = Process(Resource(values), writers.newest[index], ended=True)
-                offset = ahead.get(str(values.get(attr.HOST_NAME, "")), 0)
-                for span in spans:
-                    yield (
-                        process,
-                        span._replace(start_ns=span.start_ns - offset, end_ns=span.end_ns - offset) if offset else span,
-                    )
+        margins = [0, *ahead.values()]
+        extents = self._files.find(begin_ns + min(margins), end_ns + max(margins))
+        writers = Writers([dict(process.resource.attributes) for process in self._processes])
+        for index, spans in run_files.read_spans(extents, writers, []):
+            process = self._processes[index]
+            offset = ahead.get(process.resource.text(attr.HOST_NAME), 0)
+            for span in spans:
+                moved = span._replace(start_ns=span.start_ns - offset, end_ns=span.end_ns - offset) if offset else span
+                if moved.end_ns >= begin_ns and moved.start_ns < end_ns:
+                    yield process, moved
 
     def table(self, name: str) -> dict[str, list[Any]]:
         """Return a table as columns of plain values.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import zlib
 from array import array
 from base64 import b64decode
 from collections import Counter
@@ -122,6 +123,17 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, tuple):  # a key
         return msgspec.json.encode(value, enc_hook=_to_plain).decode()
     raise NotImplementedError(type(value))
+
+
+def pack(value: object) -> bytes:
+    """Return a value as compressed JSON."""
+    return zlib.compress(msgspec.json.encode(value, enc_hook=_to_plain), 1)
+
+
+def unpack(content: bytes, kind: type[State]) -> State:
+    """Return the value that was packed."""
+    decoded: State = _decode(zlib.decompress(content), kind)
+    return decoded
 
 
 def _decode(content: bytes | msgspec.Raw, kind: Any) -> Any:

@@ -8,7 +8,7 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from verl_otel.analysis import reader, saved_state
 from verl_otel.analysis.io import run_files
@@ -24,14 +24,19 @@ Progress = Callable[[int, int], None]
 """Called with the number of bytes read and the total."""
 
 
-def explain(
+def explain(folders: Iterable[Path], **options: Any) -> Explanation:
+    """Explain a run. Arguments and errors are those of `read`."""
+    return read(folders, **options)[0]
+
+
+def read(
     folders: Iterable[Path],
     *,
     steps: frozenset[int] | None = None,
     progress: Progress | None = None,
     keep_after: float = KEPT_SECONDS,
-) -> Explanation:
-    """Explain a run.
+) -> tuple[Explanation, RunReader]:
+    """Explain a run; return its reader, too.
 
     Args:
         folders: The folder of the run, or one folder per node.
@@ -42,14 +47,16 @@ def explain(
     Raises:
         FileNotFoundError: A folder does not exist or contains no file of a run.
     """
-    places = run_files.check_folders(folders)
+    places, asked = run_files.check_folders(folders), steps or frozenset()
     was_on = gc.isenabled()
     gc.disable()  # nothing here creates cycles, and searching for them takes a third of the time
     try:
-        run = _read(places, reader.resume(places) or reader.begin(places), progress, keep_after)
-        if {step.number for step in run.steps if not step.path} & (steps or frozenset()):
-            run = _read(places, reader.begin(places, asked=steps or frozenset()), progress, keep_after)
-        return run
+        run = reader.resume(places) or reader.begin(places)
+        explanation = _read(places, run, asked, progress, keep_after)
+        if {step.number for step in explanation.steps if not step.path} & asked:
+            run = reader.begin(places)
+            explanation = _read(places, run, asked, progress, keep_after)
+        return explanation, run
     finally:
         if was_on:
             gc.freeze()
@@ -58,9 +65,12 @@ def explain(
             gc.enable()
 
 
-def _read(places: Sequence[Path], run: RunReader, progress: Progress | None, keep_after: float) -> Explanation:
+def _read(
+    places: Sequence[Path], run: RunReader, asked: frozenset[int], progress: Progress | None, keep_after: float
+) -> Explanation:
     """Read the rest of a run, and explain it."""
     begin = time.monotonic()
+    run.ask(asked)
     run.look()
     while run.is_behind:
         run.read(PIECE_BYTES)

@@ -18,6 +18,7 @@ from verl_otel.analysis import findings, summary
 from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation, Step
+from verl_otel.analysis.run import Run
 from verl_otel.cli import options, run_folders
 from verl_otel.cli.run_folders import is_data_folder, list_runs
 from verl_otel.errors import VerlOtelError
@@ -109,7 +110,7 @@ def find_places(named: Sequence[Path], command: str, *, files: bool = False) -> 
 def explain(
     named: Sequence[Path], command: str, *, steps: frozenset[int] | None = None, otlp: Sequence[Path] = ()
 ) -> Explanation:
-    """Read a run, with progress on a terminal.
+    """Read a run as `open_run` does, and explain it.
 
     Args:
         named: Folder or id of the run; several for several nodes; none: the newest run.
@@ -122,10 +123,15 @@ def explain(
     """
     if otlp:
         return explain_traces(otlp, named, steps=steps)
+    return open_run(named, command, steps=steps).explanation
+
+
+def open_run(named: Sequence[Path], command: str, *, steps: frozenset[int] | None = None) -> Run:
+    """Read a run, with progress on a terminal. Arguments and errors are those of `explain`."""
     folders = [find_folder(path, command) for path in named] or [find_newest()]
     try:
         with Meter(sys.stderr) as meter:
-            return summary.explain(folders, steps=steps, progress=meter.show)
+            return Run(*summary.read(folders, steps=steps, progress=meter.show))
     except FileNotFoundError:
         missing = next((folder for folder in folders if not holds_run(folder)), None)
         if missing is None:

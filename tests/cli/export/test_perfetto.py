@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import Run
+from verl_otel.analysis import Run, summary
+from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.model import Process
 from verl_otel.cli.export.perfetto import Selection
 from verl_otel.cli.export.perfetto_timeline import Lanes, split_rows, walk
@@ -144,6 +146,19 @@ def test_some_steps_only(export, tmp_path):
     assert all(one.end >= begin for one in replay.slices)
 
 
+def test_the_file_is_the_same_however_the_run_was_read(call, tmp_path, monkeypatch):
+    """At once, line by line, and from what was kept of that."""
+    folder = long_training(tmp_path / "r1").write()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths = [tmp_path / name for name in ("at-once", "by-line", "kept")]
+    for path in paths:
+        assert call("export", "perfetto", folder, "--steps", "4-6", "--output", path).code == 0
+        monkeypatch.setattr(followed_files, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(summary, "PIECE_BYTES", 1)
+        monkeypatch.setitem(summary.read.__kwdefaults__, "keep_after", 0)
+    assert len({path.read_bytes() for path in paths}) == 1
+
+
 def test_beyond_the_limit_the_slowest_trajectories_are_kept_and_the_rest_is_counted(export, tmp_path):
     story = stories.Story(tmp_path / "r1", "r1")
     trainer, agent = story.process(), story.process("agent_loop")
@@ -225,7 +240,7 @@ def test_intervals_of_a_lane_never_touch(intervals):
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 100)), max_size=60), st.integers(1, 40))
 def test_a_selection_stays_within_its_limit_and_keeps_the_slowest(trajectories, limit):
     process = Process(Resource({}), 0, ended=True)
-    selection = Selection(limit, 0, 1 << 63)
+    selection = Selection(limit)
     number, recorded = 0, {}
     for trace_id, (children, duration) in enumerate(trajectories, 1):
         spans = []

@@ -14,7 +14,7 @@ import heapq
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,6 +37,8 @@ _LEAP_NS: Final = 30 * 86_400_000_000_000
 """A time that is further ahead of the one before is damaged; so is a file's first time that is further ahead of the clock."""
 
 
+MAX_PARTS: Final = 50_000
+"""Parts of files whose times are kept, 200 bytes each. Of a run with more, adjacent ones are joined."""
 _NO_HEAD: Final = Head(0, b"")
 
 
@@ -63,10 +65,24 @@ class _File(msgspec.Struct):
     offset: int = 0
     last_ns: int = 0
     """Time of the last line that was returned; of the first line if there is none; 0 if that is not known."""
+    number: int = 0
+    """It has this number under any name, and when it is compressed, too."""
 
     @property
     def is_behind(self) -> bool:
         return self.offset < self.size
+
+
+class _Part(NamedTuple):
+    """Lines that were read, and the times of their spans on the clock of the host that wrote them."""
+
+    file: int
+    begin: int
+    end: int
+    first_ns: int
+    """When the first of the spans starts."""
+    last_ns: int
+    """When the last one ends."""
 
 
 class FollowedFiles(msgspec.Struct, dict=True):
@@ -81,6 +97,9 @@ class FollowedFiles(msgspec.Struct, dict=True):
     _watermark_ns: int = 0
     _closed: dict[str, str] = {}
     """Why a file could not be read, such as that it belongs to another user, by its path."""
+    _parts: list[_Part] = []
+    """In the order in which they were read."""
+    _added: int = 0
 
     def __post_init__(self) -> None:
         """Begin before the first look."""
@@ -134,7 +153,8 @@ class FollowedFiles(msgspec.Struct, dict=True):
 
     def _add(self, key: str, path: Path, size: int) -> _File:
         """Return a file that was not known, with its first time."""
-        file = _File(key, path, size)
+        self._added += 1
+        file = _File(key, path, size, number=self._added)
         try:
             file.size = rotated_files.size_of(path)
             file.head = rotated_files.read_head(path)
@@ -188,6 +208,33 @@ class FollowedFiles(msgspec.Struct, dict=True):
                     rest.append(Extent(file.path, file.offset, size))
                     file.offset = file.size = size
         return Piece(tuple(rest), self._newest_ns, self._advance())
+
+    def note(self, times: Mapping[Extent, tuple[int, int]]) -> None:
+        """Note the times of the spans that the last piece had, so that `find` finds them again.
+
+        Args:
+            times: First start and last end of the spans of each extent that has some.
+        """
+        numbers = {file.path: file.number for file in self._files.values()}
+        self._parts += [
+            _Part(numbers[extent.path], extent.begin, extent.end, *found) for extent, found in times.items()
+        ]
+        if len(self._parts) > MAX_PARTS:
+            present = set(numbers.values())
+            self._parts = _join([part for part in self._parts if part.file in present], MAX_PARTS // 2)
+
+    def find(self, begin_ns: int, end_ns: int) -> Iterator[Extent]:
+        """Yield what was read and has spans in a period, in the order in which it was read, wherever it is now.
+
+        Args:
+            begin_ns: Spans that ended before are not needed.
+            end_ns: Nor are those that begin at this time or after it.
+        """
+        self.look()
+        paths = {file.number: file.path for file in self._files.values()}
+        for part in self._parts:
+            if part.last_ns >= begin_ns and part.first_ns < end_ns and part.file in paths:
+                yield Extent(paths[part.file], part.begin, part.end)
 
     def _advance(self) -> int:
         """Return the watermark. A silent run does not hold its last spans back: time passes in it, too."""
@@ -261,6 +308,25 @@ class FollowedFiles(msgspec.Struct, dict=True):
         begin = data.rfind(b"\n", 0, max(0, end - 1)) + 1 if last else 0
         match = TIME[self._kind].search(data, begin)
         return (int(match[1]) if match else 0), end
+
+
+def _join(parts: Sequence[_Part], most: int) -> list[_Part]:
+    """Join parts with the next ones of their file until there are at most this many, or one of each file."""
+    joined, length = list(parts), CHUNK_BYTES
+    most = max(most, len({part.file for part in parts}))
+    while len(joined) > most:
+        length *= 2
+        rest, joined = joined, []
+        newest: dict[int, int] = {}
+        for part in rest:
+            place = newest.get(part.file)
+            if place is None or part.end - joined[place].begin > length:
+                newest[part.file] = len(joined)
+                joined.append(part)
+            else:
+                first_ns, last_ns = min(part.first_ns, joined[place].first_ns), max(part.last_ns, joined[place].last_ns)
+                joined[place] = joined[place]._replace(end=part.end, first_ns=first_ns, last_ns=last_ns)
+    return joined
 
 
 def _name(status: os.stat_result) -> str:

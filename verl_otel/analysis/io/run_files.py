@@ -165,6 +165,13 @@ def read_spans(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[SpanRecord]]]:
     """Return the spans of parts of files with the index of their process; errors are added to ``problems``."""
+    return ((process, spans) for _, process, spans in read_placed_spans(extents, writers, problems))
+
+
+def read_placed_spans(
+    extents: Iterable[Extent], writers: Writers, problems: list[str]
+) -> Iterator[tuple[Extent, int, list[SpanRecord]]]:
+    """Return the same with the part that has them."""
     return _read_groups(otlp_json.read_spans, extents, writers, problems)
 
 
@@ -172,7 +179,8 @@ def read_points(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[otlp_json.PointRecord]]]:
     """Return the points of parts of metrics files, as `read_spans` does."""
-    return _read_groups(otlp_json.read_points, extents, writers, problems)
+    placed = _read_groups(otlp_json.read_points, extents, writers, problems)
+    return ((process, points) for _, process, points in placed)
 
 
 def _read_groups(
@@ -180,11 +188,11 @@ def _read_groups(
     extents: Iterable[Extent],
     writers: Writers,
     problems: list[str],
-) -> Iterator[tuple[int, _Group]]:
+) -> Iterator[tuple[Extent, int, _Group]]:
     damaged = _Damage(problems)
     for extent, place, line in read_lines(extents, problems):
         try:
-            groups = [(writers.index(raw), records) for raw, records in decode(line)]
+            groups = [(extent, writers.index(raw), records) for raw, records in decode(line)]
         except otlp_json.UNREADABLE as error:
             damaged.note(extent.path, place, line, error)
             continue

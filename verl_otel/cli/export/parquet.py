@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.analysis.run import TABLES, Run
+from verl_otel.analysis.run import TABLES
 from verl_otel.cli import run_selection
 from verl_otel.errors import VerlOtelError
 
@@ -34,8 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         from pyarrow import parquet
     except ImportError:
         raise VerlOtelError("Parquet needs pyarrow: pip install 'verl-otel[parquet]'") from None
-    explanation = run_selection.explain(arguments.folders, "export")
-    recorded = Run(explanation, tuple(map(Path, explanation.folders)))
+    recorded = run_selection.open_run(arguments.folders, "export")
     folder: Path = arguments.output or Path(f"{recorded.id}.parquet")
     folder.mkdir(parents=True, exist_ok=True)
     counts: dict[str, int] = {}

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Process, Step
-from verl_otel.analysis.run import Run
+from verl_otel.analysis.run import FOREVER
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import options, run_selection
 from verl_otel.errors import VerlOtelError
@@ -31,7 +31,6 @@ from verl_otel.model import SpanRecord
 
 DEFAULT_SPANS: Final = 250_000
 """Spans of an export: 400 bytes each in the file, and the viewer stays quick."""
-FOREVER: Final = 1 << 63
 _BATCH: Final = 1 << 20
 
 
@@ -59,13 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     asked = None if arguments.steps is None else frozenset(arguments.steps)
     if arguments.step is not None:
         asked = frozenset({arguments.step})
-    explanation = run_selection.explain(arguments.folders, "export", steps=asked)
+    recorded = run_selection.open_run(arguments.folders, "export", steps=asked)
+    explanation = recorded.explanation
     steps = [step for step in explanation.steps if asked is None or step.number in asked]
     if asked is not None and not steps:
         raise VerlOtelError(f"none of these steps is in the run: {_describe_steps(explanation.steps)}")
     begin_ns, end_ns = (0, FOREVER) if asked is None else _find_window(steps)
-    selection = Selection(arguments.spans, begin_ns, end_ns)
-    selection.add_all(Run(explanation, tuple(map(Path, explanation.folders))).spans())
+    selection = Selection(arguments.spans)
+    selection.add_all(recorded.spans(begin_ns, end_ns))
     path: Path = arguments.output or Path(f"{explanation.run_id}.pftrace")
     with path.open("wb", buffering=_BATCH) as stream:
         file = TraceFile(stream, explanation.start_ns)
@@ -121,18 +121,15 @@ class Selection:
 
     Args:
         limit: Maximum number of spans. Traces other than trajectories are kept in any case.
-        begin_ns: Spans that ended before are left out.
-        end_ns: Spans that began at or after this are left out.
     """
 
-    def __init__(self, limit: int, begin_ns: int, end_ns: int) -> None:
+    def __init__(self, limit: int) -> None:
         self.traces: dict[int, list[Written]] = {}
         self.thinned = 0
         """Number of trajectories of which only the root was kept."""
         self.removed = 0
         """Number of trajectories that were left out."""
         self._limit = limit
-        self._window = begin_ns, end_ns
         self._count = 0
         self._whole: list[tuple[int, int]] = []
         """Heap of trajectories with all spans: duration, trace id."""
@@ -144,10 +141,8 @@ class Selection:
 
     def add_all(self, spans: Iterable[tuple[Process, SpanRecord]]) -> None:
         """Add spans in the order in which they were written."""
-        begin, end = self._window
         for process, span in spans:
-            if span.end_ns >= begin and span.start_ns < end:
-                self._add(Written(process, span))
+            self._add(Written(process, span))
 
     def _add(self, written: Written) -> None:
         span = written.span

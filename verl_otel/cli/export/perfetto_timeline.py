@@ -203,7 +203,11 @@ class Timeline:
     # -- spans --
 
     def draw_spans(self, traces: Mapping[int, list[Written]]) -> None:
-        """Draw the spans of traces in their processes."""
+        """Draw the spans of traces in their processes. The order in which they were read changes nothing."""
+        traces = {
+            trace_id: sorted(written, key=lambda one: (one.span.start_ns, one.span.span_id))
+            for trace_id, written in sorted(traces.items())
+        }
         arrows = find_arrows(traces)
         parts: list[tuple[int, Process, str, Row]] = []
         for written in traces.values():
