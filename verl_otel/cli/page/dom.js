@@ -70,6 +70,14 @@ export function factList(facts) {
     make("div", {}, make("dt", {}, bdi(title)), make("dd", {}, bdi(text)))));
 }
 
+// Sentences, one below the other.
+export const listOf = (texts, look = "plain") =>
+  (texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(text.trim())))) : "");
+
+// Blocks of a document: a title, and lines below it.
+export const blocks = (rows) => make("div", { class: "blocks" }, rows.map(({ title, lines }) =>
+  make("div", {}, make("h3", {}, title), listOf(lines))));
+
 // Returns whether data differ from those before: what is unchanged is not drawn again.
 export function changes() {
   let known;

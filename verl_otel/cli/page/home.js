@@ -13,7 +13,7 @@ const LOOKS = {
   running: "running", finished: "finished", ended: "finished", stalled: "stalled",
   failed: "bad", crashed: "bad", "stopped by guard": "bad",
 };
-const stateOf = (row) => (row.stalled && row.state === "running" ? "stalled" : row.state);
+const stateOf = (row) => (row.stalled ? "stalled" : row.state);
 export const stateDot = (row) => make("span", { class: `state state-${LOOKS[stateOf(row)] ?? "odd"}` }, stateOf(row));
 export const runHref = (name, ...more) => `#/run/${[name, ...more].map(encodeURIComponent).join("/")}`;
 export const compareHref = (names) => `#/compare/${names.map(encodeURIComponent).join("/")}`;

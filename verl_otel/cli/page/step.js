@@ -5,7 +5,7 @@
 
 import { look } from "./colours.js";
 import {
-  bdi, changes, count, counted, dataTable, details, factList, figures, filled, make, number, percent, prose,
+  bdi, blocks, changes, count, counted, dataTable, details, factList, figures, filled, make, number, percent, prose,
   seconds, section,
 } from "./dom.js";
 import { runHref } from "./home.js";
@@ -80,27 +80,13 @@ const pathTable = (step) => details("The critical path as a table", () => dataTa
   { title: "Turn", number: true, value: (row) => row.turn ?? -1, text: (row) => String(row.turn ?? "") },
 ], step.path, { page: 30, quiet: true }));
 
-// Where the time of the path went, the largest first.
-const summary = (step) => dataTable("What the step waited for, summed", [
-  { title: "What", wide: true, text: (row) => workName(row.kind, row.name) },
-  figures("Took", (row) => row.seconds, seconds),
-  figures("Share", (row) => row.seconds / step.seconds, percent),
-], step.path_summed.slice(0, 8), { quiet: true });
-
-function verdicts(step, isSlow) {
-  const how = step.interrupted ? "was interrupted" : "failed";
-  const end = step.failed ? ` It ${how}${step.error ? `: ${step.error}` : ""}.` : "";
-  if (!step.sentences.length) {
-    const wasSlow = step.unexplained || isSlow;
-    const text = wasSlow ? "It was slow, and no single cause was found." : "Nothing delayed it noticeably.";
-    return verdictRow({ text, is_finding: false }, 0, { end });
-  }
-  return step.sentences.map((line, place) => verdictRow(line, place, { end: place ? "" : end }));
-}
-
-function list(title, lines) {
-  const items = lines.map((line) => make("li", {}, bdi(line)));
-  return lines.length ? [make("h3", {}, title), make("ul", { class: "plain" }, items)] : "";
+// How long it took beside the others, and what delayed it, the largest cause first.
+function verdicts(step) {
+  const causes = step.verdicts.map((verdict) => ({ ...verdict, is_finding: true }));
+  if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
+  const rows = causes.sort((a, b) => b.saved - a.saved).map((cause, place) => verdictRow(cause, place));
+  return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title),
+    step.error ? bdi(` ${step.error}`) : "")];
 }
 
 const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
@@ -133,14 +119,14 @@ export function stepView(name, key) {
     const absent = "The detail of this step is not in this file: it holds that of the most important steps.";
     body.replaceChildren(...filled([
       step ? "" : make("section", {}, make("p", { class: "soft" }, absent)),
-      step && make("section", { "aria-label": "Verdict" }, verdicts(step, steps.marks.get(index) === "slow")),
+      step && make("section", { "aria-label": "Verdict" }, verdicts(step)),
       step && make("section", { id: "waterfall", "aria-label": "Waterfall" },
         step.path.length ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
           : make("p", { class: "soft" }, NOT_KEPT)),
       make("section", { "aria-label": "All steps" }, all.element),
       step && detailOf(step, run, hrefOf),
     ]));
-    all.update(run.events);
+    all.update(run.explain.events);
   }
 
   function detailOf(step, run, hrefOf) {
@@ -149,15 +135,13 @@ export function stepView(name, key) {
     const samples = isLive && run.samples.length && steps.number[index] !== null;
     const link = { href: runHref(name, "samples", "training", steps.number[index]) };
     const isPart = step.members > step.trajectories.length;
-    const title = `${run.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
+    const title = `${run.explain.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
     return make("div", { class: "pair" },
-      make("div", {},
-        section("waited", "Where its time went", summary(step), list("It would have been shorter by", step.shorter),
-          list("Ranks that others waited for", step.late))),
+      make("div", {}, section("waited", "Where its time went", blocks(step.blocks))),
       make("div", {},
         section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table,
           samples ? make("p", {}, make("a", link, "Prompts and responses of this step")) : ""),
-        Object.keys(step.gpu_seconds).length ? section("step-device", title, shareBar(step.gpu_seconds)) : ""));
+        step.devices.gpus ? section("step-device", title, shareBar(step.devices)) : ""));
   }
 
   return {

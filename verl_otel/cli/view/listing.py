@@ -18,22 +18,24 @@ from typing import Any, Final
 
 import msgspec
 
-from verl_otel._internal import error_boundary, printable
+from verl_otel._internal import error_boundary
 from verl_otel.analysis import reader, saved_state, scalars, step_lengths
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Explanation
-from verl_otel.cli import formatting, run_overview
+from verl_otel.cli import run_overview
 from verl_otel.cli.documents.base import to_plain
+from verl_otel.cli.documents.explain import sum_devices
+from verl_otel.cli.documents.report import make_findings
 from verl_otel.cli.documents.runs import make_run_row
 from verl_otel.cli.page import data
 from verl_otel.cli.view.watching import Catalogue, Watcher
-from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import CRASHED, NO_END, RunState
-from verl_otel.session import run_manifest
 
 FRESH_SECONDS: Final = 4.0
 """Age below which the list is not made again: several viewers share it."""
 MAX_RUNS: Final = 500
+SPARK: Final = 60
+"""Points of a small line."""
 MAX_RUNNING: Final = 2
 """Running runs whose findings are in the list although no client has opened their pages."""
 FINDING: Final = "finding"
@@ -104,18 +106,13 @@ class Listing:
         overviews = [run_overview.read(folder) for folder in folders]
         overview = max(overviews, key=lambda overview: overview.last_step or -1)
         events = run_files.read_events(folders, [])
-        manifest = next(filter(None, map(run_manifest.read, folders)), {})
+        is_stalled = any(event.kind == "stall" and "resolved" not in event.detail for event in events)
         row = {
             **to_plain(make_run_row(overview)),
             "run": name,
             "folder": None,
             "nodes": len(folders),
-            "project": manifest.get(attr.PROJECT, ""),
-            "experiment": manifest.get(attr.EXPERIMENT, ""),
-            "planned": data.find_planned(manifest),
-            "reward": next((each.reward for each in overviews if each.reward is not None), None),
-            "verdict": printable.show(overview.verdict, formatting.SENTENCE),
-            "stalled": any(event.kind == "stall" and "resolved" not in event.detail for event in events),
+            "stalled": is_stalled and overview.state == RunState.RUNNING.word,
         }
         return signature, data.clean(row)
 
@@ -182,16 +179,16 @@ def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explana
 
 def summarise(run: Explanation) -> _Row:
     """Return what the list shows of a run: its first finding, its steps and its reward as small lines, and its productive share."""
-    findings = data.list_findings(run)
+    findings = make_findings(run)
     rewards = list(scalars.find_rewards(run.series).values())
     starting = set(map(id, step_lengths.find_start_up(run.steps)))
     lengths = [step.seconds for step in run.steps if id(step) not in starting]
     summary: _Row = data.clean(
         {
-            "finding": findings[0] if findings else None,
+            "finding": to_plain(findings[0]) if findings else None,
             "seconds_line": _thin(lengths),
             "reward_line": _thin(rewards),
-            "productive": data.find_productive(run),
+            "productive": sum_devices(run.devices).states.get("productive"),
         }
     )
     return summary
@@ -200,13 +197,13 @@ def summarise(run: Explanation) -> _Row:
 def _rate(row: _Row) -> int:
     """Return how much a run needs attention: 2 where an action is needed now, 1 where it ended with a finding, else 0."""
     has_finding = bool(row.get("finding") and row["finding"]["is_finding"])
-    if row["state"] in _BAD or (row["state"] == RunState.RUNNING.word and (row["stalled"] or has_finding)):
+    if row["state"] in _BAD or row["stalled"] or (row["state"] == RunState.RUNNING.word and has_finding):
         return 2
     return int(has_finding)
 
 
 def _thin(values: list[float]) -> list[float | None]:
-    return data.thin(values, values, data.SPARK)[1]
+    return data.thin(values, values, SPARK)[1]
 
 
 def _sign(folders: tuple[Path, ...]) -> str:

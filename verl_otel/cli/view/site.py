@@ -119,15 +119,14 @@ class Site:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
             known = self._described[name] = run, data.describe_run(run)
         age = self._watcher.find_age(name)
-        described = {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
-        described["age"] = None if age is None else round(age, 1)
-        state = self._listing.find_state(name)
-        if state:
-            described["state"] = state
-        if read < WHOLE:
-            described["headline"] = [f"{read:.0%} of the files are read; this is what they say", *described["headline"]]
-            described["progress"] = ""
-        return described
+        return {
+            **known[1],
+            "state": self._listing.find_state(name) or known[1]["state"],
+            "explain": _judge_whole(known[1]["explain"], read),
+            "read": round(read, 4),
+            "age": None if age is None else round(age, 1),
+            "log": read_log(run.folders),
+        }
 
     def _find(self, name: str) -> tuple[Explanation, float]:
         """Return what is known of a run, and the share of its files that was read."""
@@ -142,18 +141,15 @@ def _make_reply(text: str, kind: str, *headers: tuple[str, str]) -> Reply:
 
 
 def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
-    """Return the document of ``verl-otel explain --json``: for some steps, or for those that it would choose, in its order.
-
-    Args:
-        run: What is known of the run.
-        read: The share of its files that was read. Of a part there is no sentence on how the run learned.
-        query: The numbers of the steps.
-    """
+    """Return the document of ``verl-otel explain --json``: for some steps, or for those that it would choose."""
     numbers = {int(text) for text in query.get("step", [])}
     chosen = [step for step in run.steps if step.number in numbers] or findings.choose_steps(run, MAX_EXPLAINED)
-    described = to_plain(make_explain(run, chosen[:MAX_EXPLAINED]))
-    partial = {"progress": ""} if read < WHOLE else {}
-    return {**described, **partial, "read": round(read, 4)}
+    return {**_judge_whole(to_plain(make_explain(run, chosen[:MAX_EXPLAINED])), read), "read": round(read, 4)}
+
+
+def _judge_whole(explained: dict[str, Any], read: float) -> dict[str, Any]:
+    """Return an explanation without the sentence on the reward where only a share of the files was read."""
+    return {**explained, "progress": ""} if read < WHOLE else explained
 
 
 def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
