@@ -30,7 +30,7 @@ _OF_SCALARS: Final = (
     ("policy KL", ("actor.ppo_kl",), "policy_kl_band"),
     ("policy loss", ("actor.pg_loss",), "policy_loss_band"),
 )
-"""Indicators that are the last value of a scalar: name, the scalars of which the first one counts, and the band in a profile."""
+"""Indicators that are the last value of a scalar: name, scalars of which the first one counts, band in a profile."""
 _RECENT_NS: Final = 300_000_000_000
 """GPUs are shown by their mean over the last five minutes: one sample says nothing of them."""
 

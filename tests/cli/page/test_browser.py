@@ -259,7 +259,7 @@ def test_troubles_are_shown(show):
     assert "agent_loop-3 (pid 4711 on node-1) stopped writing 42.00 s before the others" in events
     opened.locator(".event", has_text="stall").locator("summary").click()
     assert opened.locator(".event .tree pre").first.inner_text() == "File a.py, line 3\n  wait()\nFile b.py"
-    about = opened.inner_text("#about")
+    about = read(opened.locator("#about"))
     assert "only 3 of 4 ranks" in about
     assert "the clock of node-2 was 310 ms ahead" in about
     assert "17 spans have a parent in no file" in about

@@ -118,7 +118,7 @@ def test_two_runs_are_compared_as_by_the_command(runs, get, call):
     for name in ("r1", "r2"):
         stories.training(runs / name, name).write()
     shown = json.loads(get("/api/compare/r1/r2").body)
-    sentences = shown.pop("sentences")
+    sentences = shown.pop("texts")["sentences"]
     assert shown == json.loads(call("compare", "r1", "r2", "--json").out)
     assert sentences[0] in call("compare", "r1", "r2").out
 

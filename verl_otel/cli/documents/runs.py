@@ -22,7 +22,7 @@ class RunRow(Document):
     last_step: Annotated[int | None, about("number of the step that ended last")]
     last_step_seconds: Annotated[float | None, about("its duration")]
     reward: Annotated[float | None, about("mean reward that was reported last")]
-    verdict: Annotated[str, about("what held a step last, as the log of the training has it; empty: nothing, or unknown")]
+    verdict: Annotated[str, about("what held a step last, as the training has logged it; empty: nothing, or unknown")]
     started: Annotated[float | None, about("start of the first attempt, in seconds since 1970")]
     seconds: Annotated[
         float | None,

@@ -49,7 +49,8 @@ function showTop() {
   const current = (place) => (place === crumbs.length - 1 ? "page" : undefined);
   const items = crumbs.map(([text, href], place) =>
     make("li", {}, make("a", { href, "aria-current": current(place) }, bdi(text))));
-  const stalled = run?.state === "running" && run.explain.events.some((event) => event.kind === "stall" && !event.resolved);
+  const isStall = (event) => event.kind === "stall" && !event.resolved;
+  const stalled = run?.state === "running" && run.explain.events.some(isStall);
   byId("top").replaceChildren(
     make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun) }, make("i", { class: "logo" }), "verl-otel"),
     make("nav", { "aria-label": "Where you are" }, make("ol", {}, items)),

@@ -5,6 +5,7 @@
 // orange reward, vermillion tools and what blocks, purple weights and validation, grey waiting. What has one hue has
 // different patterns; nothing is conveyed by colour alone.
 
+import { make } from "./dom.js";
 import { looks } from "./source.js";
 
 const PHASES = {
@@ -47,6 +48,14 @@ export const LINES = [
   ["blue", []], ["vermillion", [6, 3]], ["green", [2, 3]], ["purple", [8, 2, 2, 2]], ["orange", [4, 4]], ["sky", []],
   ["grey", [6, 3]], ["yellow", []],
 ];
+
+// How a line looks, beside its name.
+export function lineMark(place) {
+  const [hue, [dash]] = LINES[place];
+  const mark = make("i", { class: "line-mark", "aria-hidden": "true" });
+  [mark.style.color, mark.style.borderStyle] = [`var(--${hue})`, !dash ? "solid" : dash < 3 ? "dotted" : "dashed"];
+  return mark;
+}
 
 // The colours of the style sheet; read again when the scheme changes.
 export const palette = {};

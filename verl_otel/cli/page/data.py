@@ -281,10 +281,12 @@ def compare_runs(first: Explanation, second: Explanation, a: str, b: str) -> dic
         b: The same for B.
     """
     document = make_compare(comparison.compare(first, second), (), a, b)
-    return {
-        **to_plain(document),
-        "sentences": [printable.show(line, formatting.SENTENCE) for line in compare.list_sentences(document)],
+    texts = {
+        "sentences": compare.list_sentences(document),
+        "held": compare.list_held(document),
+        "notes": document.notes,
     }
+    return {**to_plain(document), "texts": clean({key: list(lines) for key, lines in texts.items()})}
 
 
 # -- all documents --

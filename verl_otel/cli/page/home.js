@@ -32,9 +32,8 @@ function findingOf(row) {
   if (!row.finding) return soft("nothing recorded");
   if (!row.finding.is_finding) return soft("nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
-  // The seconds stand before it.
-  const text = row.finding.text.replace(/ Without that the (?:step|next one) would have (?:been|started) .* (?:shorter|earlier)\.$/, "");
-  return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
+  const { text } = row.finding;
+  return make("span", { class: "finding-text", title: text }, make("b", {}, cost), " ", prose(text));
 }
 
 const figure = (text, line, label, hue) => make("span", { class: "figure" }, spark(line ?? [], label, { hue }), text);

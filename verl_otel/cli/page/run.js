@@ -5,8 +5,8 @@
 import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
-  bdi, blocks, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf, make, number, pause,
-  percent, prose, seconds, section, swatch,
+  area, bdi, blocks, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf, make,
+  number, numbers, pause, percent, prose, seconds, section, swatch,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
@@ -140,10 +140,7 @@ export function trajectoryColumns(hrefOf) {
       title: "Tokens in + out", number: true, value: (row) => row.prompt_tokens + row.response_tokens,
       text: tokensOf,
     },
-    {
-      title: "Score", number: true, value: (row) => row.score ?? -Infinity,
-      text: (row) => (row.score === null ? "" : number(row.score)),
-    },
+    numbers("Score", (row) => row.score, number),
     { title: "Outcome", text: outcome },
   ];
 }
@@ -154,7 +151,7 @@ function slowestPart(run, name, steps) {
     return index < 0 ? runHref(name) : runHref(name, "step", steps.key(index), row.trace_id);
   };
   const [first, ...others] = trajectoryColumns(hrefOf);
-  const step = { title: "Step", number: true, value: (row) => row.step ?? -1, text: (row) => String(row.step ?? "") };
+  const step = numbers("Step", (row) => row.step);
   const hint = "Prompts and responses are on the page of a step: verl writes them for this run.";
   return [
     dataTable("Slowest trajectories of the run", [first, step, ...others], run.slowest,
@@ -172,8 +169,7 @@ export function shareBar({ gpus, seconds: each, states, causes }) {
   const ordered = Object.keys(states).flatMap((state) => all.filter(([key]) => look.cause(key)[3] === state));
   const text = ([key, share]) => `${look.cause(key)[2]} ${percent(share)}`;
   const parts = ordered.map((row) => {
-    const [hue, pattern] = look.cause(row[0]);
-    const part = make("i", { class: `hue-${hue} pattern-${pattern}`, title: text(row) });
+    const part = area("part", look.cause(row[0]), { title: text(row) });
     part.style.inlineSize = `${row[1] * 100}%`;
     return part;
   });

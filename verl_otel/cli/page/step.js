@@ -5,8 +5,8 @@
 
 import { look } from "./colours.js";
 import {
-  bdi, blocks, changes, count, counted, dataTable, details, factList, figures, filled, make, number, percent, prose,
-  seconds, section,
+  bdi, blocks, capital, changes, count, counted, dataTable, details, factList, figures, filled, make, number, numbers,
+  percent, prose, seconds, section,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { laneChart, partItem, workName } from "./lanes.js";
@@ -63,21 +63,20 @@ function waterfall(step, hrefOf) {
 function membersLine(step) {
   const [least, middle, , , most] = step.quantiles;
   const kept = step.trajectories.length;
-  const words = !kept ? "No trajectory of this step was kept."
-    : step.members <= kept ? `All ${counted(kept, "trajectory", "trajectories")}, the last one first.`
-      : `${counted(step.members, "trajectory", "trajectories")}: fastest ${seconds(least)}, median ${seconds(middle)}, `
-        + `slowest ${seconds(most)}. Named are the ${kept} that ended last or took longest.`;
-  return make("p", { class: "soft" }, words);
+  const all = counted(step.members, "trajectory", "trajectories");
+  const times = `fastest ${seconds(least)}, median ${seconds(middle)}, slowest ${seconds(most)}`;
+  const named = step.members > kept ? ` Named are the ${kept} that ended last or took longest.` : "";
+  return make("p", { class: "soft" }, kept ? `${all}: ${times}.${named}` : "No trajectory of this step was kept.");
 }
 
 const pathTable = (step) => details("The critical path as a table", () => dataTable("Critical path", [
-  { title: "From", number: true, value: (row) => row.after, text: (row) => seconds(row.after) },
-  { title: "Seconds", number: true, value: (row) => row.seconds, text: (row) => row.seconds.toFixed(3) },
+  numbers("From", (row) => row.after, seconds),
+  numbers("Seconds", (row) => row.seconds, (value) => value.toFixed(3)),
   { title: "What", wide: true, text: (row) => partItem(row).text },
   { title: "Phase", text: (row) => row.phase },
   { title: "Process", text: (row) => row.process },
   { title: "Trajectory", text: (row) => step.labels[row.trace_id] ?? "" },
-  { title: "Turn", number: true, value: (row) => row.turn ?? -1, text: (row) => String(row.turn ?? "") },
+  numbers("Turn", (row) => row.turn),
 ], step.path, { page: 30, quiet: true }));
 
 // How long it took beside the others, and what delayed it, the largest cause first.
@@ -187,8 +186,7 @@ function callLanes(row) {
 
 // How it ended, and what its time went to.
 function factsOf(row) {
-  const words = { llm: "LLM", wait: "Waiting", tool: "Tool", reward: "Reward" };
-  const nameOf = ({ kind, name }) => [words[kind] ?? kind, kind === "tool" && name].filter(Boolean).join(" ");
+  const nameOf = ({ kind, name }) => (kind === "llm" ? "LLM" : `${capital(kind)}${kind === "tool" ? ` ${name}` : ""}`);
   const ends = [row.finish, row.outcome !== "success" && row.outcome, row.failed && "failed"];
   return factList([
     ["Ended", filled(ends).join(", ")], ["Score", row.score === null ? "" : number(row.score)],
@@ -202,8 +200,7 @@ function factsOf(row) {
 const callTable = (row) => dataTable("Calls of the trajectory", [
   { title: "What", text: callName },
   { title: "Process", text: (part) => part.process },
-  { title: "Turn", number: true, value: (part) => part.turn ?? -1, text: (part) => String(part.turn ?? "") },
-  { title: "From", number: true, value: (part) => part.after, text: (part) => seconds(part.after - row.after) },
+  numbers("Turn", (part) => part.turn), numbers("From", (part) => part.after - row.after, seconds),
   figures("Took", (part) => part.seconds, seconds),
   { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },
 ], [...row.activities].sort((a, b) => a.after - b.after), { page: 40, quiet: true, empty: "No call of it was kept." });
@@ -266,9 +263,7 @@ const promptOf = ([first]) => [make("h2", {}, "Prompt"),
 const groupTable = (rows, hrefOf) => dataTable(counted(rows.length, "prompt"), [
   { title: "Sample", text: (row) => make("a", { href: hrefOf(row) }, bdi(row.group)), value: (row) => row.group },
   figures("Responses", (row) => row.samples, count),
-  ...["Lowest score", "Highest score"].map((title, end) => ({
-    title, number: true, value: (row) => row.scores[end] ?? -Infinity, text: (row) => number(row.scores[end]),
-  })),
+  ...["Lowest score", "Highest score"].map((title, end) => numbers(title, (row) => row.scores[end], number)),
   { title: "Prompt", wide: true, text: (row) => row.prompt },
 ], rows, { empty: "verl has written no samples of this step: trainer.rollout_data_dir switches that on, and its folder "
   + "must be readable here." });

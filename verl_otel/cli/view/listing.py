@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The list of all runs: what their manifests contain, and what an analysis has found in each, whether a client has opened it or not.
+"""The list of all runs: what their manifests contain, and what an analysis has found in each, opened or not.
 
-A run is read again only when one of its files has changed. What was found in a run that has ended is kept in the user's cache folder.
+A run is read again only when one of its files has changed. What was found in a run that has ended is kept in the user's
+cache folder.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ REST_SHARE: Final = 1.0
 """After each piece of a run, time for the training: this multiple of the time that the piece took."""
 _BAD: Final = frozenset({RunState.FAILED.word, RunState.STOPPED.word, CRASHED, NO_END})
 _Row = dict[str, Any]
+NOTHING: Final[_Row] = {"finding": None, "productive": None, "seconds_line": [], "reward_line": []}
+"""The summary of a run that was not analysed."""
 
 
 class _Kept(msgspec.Struct):
@@ -119,17 +122,12 @@ class Listing:
     def _summary(self, name: str, signature: str) -> _Row:
         """Return what was found in a run: now, if it is being read; else what was kept of it."""
         run = self._watcher.peek(name)
-        if run is not None and run.steps:
-            if name not in self._watched or self._watched[name][0] is not run:
-                self._watched[name] = run, summarise(run)
-            return self._watched[name][1]
-        self._watched.pop(name, None)
-        return self._found.get(signature) or {
-            "finding": None,
-            "productive": None,
-            "seconds_line": [],
-            "reward_line": [],
-        }
+        if run is None or not run.steps:
+            self._watched.pop(name, None)
+            return self._found.get(signature) or NOTHING
+        if name not in self._watched or self._watched[name][0] is not run:
+            self._watched[name] = run, summarise(run)
+        return self._watched[name][1]
 
     # -- the runs that no client has opened, one after the other --
 
@@ -156,8 +154,7 @@ class Listing:
 
     def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
         try:
-            run = _read_slowly(folders, stopped)
-            return summarise(run) if run is not None else {}
+            return summarise(run) if (run := _read_slowly(folders, stopped)) is not None else {}
         except Exception as error:  # one damaged run must not end the reading of the others
             error_boundary.record_internal_error("live page", error)
             return {}
@@ -178,16 +175,13 @@ def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explana
 
 
 def summarise(run: Explanation) -> _Row:
-    """Return what the list shows of a run: its first finding, its steps and its reward as small lines, and its productive share."""
-    findings = make_findings(run)
-    rewards = list(scalars.find_rewards(run.series).values())
+    """Return what the list shows of a run: its first finding, steps and reward as small lines, its productive share."""
     starting = set(map(id, step_lengths.find_start_up(run.steps)))
-    lengths = [step.seconds for step in run.steps if id(step) not in starting]
     summary: _Row = data.clean(
         {
-            "finding": to_plain(findings[0]) if findings else None,
-            "seconds_line": _thin(lengths),
-            "reward_line": _thin(rewards),
+            "finding": next(map(to_plain, make_findings(run)), None),
+            "seconds_line": _thin([step.seconds for step in run.steps if id(step) not in starting]),
+            "reward_line": _thin(list(scalars.find_rewards(run.series).values())),
             "productive": sum_devices(run.devices).states.get("productive"),
         }
     )
@@ -195,7 +189,7 @@ def summarise(run: Explanation) -> _Row:
 
 
 def _rate(row: _Row) -> int:
-    """Return how much a run needs attention: 2 where an action is needed now, 1 where it ended with a finding, else 0."""
+    """Return how much a run needs attention: 2: an action is needed now, 1: it ended with a finding, 0: none."""
     has_finding = bool(row.get("finding") and row["finding"]["is_finding"])
     if row["state"] in _BAD or row["stalled"] or (row["state"] == RunState.RUNNING.word and has_finding):
         return 2
