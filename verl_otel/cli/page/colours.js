@@ -53,7 +53,8 @@ export const LINES = [
 export function lineMark(place) {
   const [hue, [dash]] = LINES[place];
   const mark = make("i", { class: "line-mark", "aria-hidden": "true" });
-  [mark.style.color, mark.style.borderStyle] = [`var(--${hue})`, !dash ? "solid" : dash < 3 ? "dotted" : "dashed"];
+  mark.style.color = `var(--${hue})`;
+  mark.style.borderBlockStartStyle = !dash ? "solid" : dash < 3 ? "dotted" : "dashed";
   return mark;
 }
 

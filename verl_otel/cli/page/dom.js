@@ -72,11 +72,13 @@ export function factList(facts) {
 
 // Sentences, one below the other.
 export const listOf = (texts, look = "plain") =>
-  (texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(text.trim())))) : "");
+  (texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(text)))) : "");
 
-// Blocks of a document: a title, and lines below it.
-export const blocks = (rows) => make("div", { class: "blocks" }, rows.map(({ title, lines }) =>
-  make("div", {}, make("h3", {}, title), listOf(lines))));
+// Blocks of a document: a title, and lines below it, whose figures stay below each other: a space is as wide as a digit.
+export function blocks(rows) {
+  const keep = (line) => line.replace(/^ +(?=\d)|(?<=\S) {2,}/g, (spaces) => "\u2007".repeat(spaces.length));
+  return rows.map(({ title, lines }) => [make("h3", {}, title), listOf(lines.map(keep))]);
+}
 
 // Returns whether data differ from those before: what is unchanged is not drawn again.
 export function changes() {

@@ -32,8 +32,8 @@ function findingOf(row) {
   if (!row.finding) return soft("nothing recorded");
   if (!row.finding.is_finding) return soft("nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
-  const { text } = row.finding;
-  return make("span", { class: "finding-text", title: text }, make("b", {}, cost), " ", prose(text));
+  const [text] = row.finding.text.split(" Without that "); // the seconds stand before it
+  return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 
 const figure = (text, line, label, hue) => make("span", { class: "figure" }, spark(line ?? [], label, { hue }), text);

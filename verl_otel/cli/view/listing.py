@@ -142,7 +142,7 @@ class Listing:
                 watched = self._watcher.peek(name)
                 if watched is not None and self._watcher.find_age(name) is not None:
                     continue  # it is being read for a client
-                found = summarise(watched) if watched is not None else self._analyse(self._folders[name], stopped)
+                found = summarise(watched) if watched is not None else _analyse(self._folders[name], stopped)
                 if stopped.is_set():
                     return
                 self._found[signature] = found
@@ -152,26 +152,23 @@ class Listing:
         """Have `run` notice that it is stopped."""
         self._wanted.set()
 
-    def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
-        try:
-            return summarise(run) if (run := _read_slowly(folders, stopped)) is not None else {}
-        except Exception as error:  # one damaged run must not end the reading of the others
-            error_boundary.record_internal_error("live page", error)
-            return {}
 
-
-def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explanation | None:
-    """Return what is known of a run; None if it is stopped before."""
-    live = reader.begin_page(folders)
-    live.look()
-    while live.is_behind:
+def _analyse(folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
+    """Return the summary of a run, which is read piece by piece; nothing if it is stopped before, or cannot be read."""
+    try:
+        live = reader.begin_page(folders)
+        live.look()
+        while live.is_behind and not stopped.is_set():
+            begin = time.thread_time()
+            live.read()
+            time.sleep(REST_SHARE * (time.thread_time() - begin))
         if stopped.is_set():
-            return None
-        begin = time.thread_time()
-        live.read()
-        time.sleep(REST_SHARE * (time.thread_time() - begin))
-    live.finish()
-    return live.explain()
+            return {}
+        live.finish()
+        return summarise(live.explain())
+    except Exception as error:  # one damaged run must not end the reading of the others
+        error_boundary.record_internal_error("live page", error)
+        return {}
 
 
 def summarise(run: Explanation) -> _Row:
