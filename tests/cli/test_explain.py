@@ -171,7 +171,7 @@ def test_what_follows_a_step_is_not_added_to_it(call, held, explained):
         in out
     )
     assert count in call("explain", "r1", "--brief").out
-    assert data.describe_run(run)["held"] == count
+    assert data.describe_run(run)["explain"]["held"]["text"] == count
     (step,) = json.loads(call("explain", "r1", "--json", "--step", "7").out)["steps"]
     keys = ("longer", "explained", "unexplained", "next_late")
     assert [step[key] for key in keys] == pytest.approx([9.8, 9.5, 0, 1.8])

@@ -53,10 +53,15 @@ def test_json_for_scripts(listing, make_run):
     row = listing()["r1"]
     assert row == {
         "run": "r1",
+        "project": "bed",
+        "experiment": "demo",
         "state": "finished",
         "steps": 2,
+        "planned": None,
         "last_step": 2,
         "last_step_seconds": 15.0,
+        "reward": None,
+        "verdict": "",
         "started": stories.T0,
         "seconds": 25.0,
         "bytes": sum(path.stat().st_size for path in folder.iterdir()),

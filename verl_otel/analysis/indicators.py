@@ -25,7 +25,12 @@ from verl_otel.semconv.metric_names import (
 
 HEALTHY, BELOW, ABOVE, NO_BAND, UNKNOWN = "healthy", "below", "above", "no band", "unknown"
 _RESPONSE_LIMIT: Final = (attr.LIMIT, "response_tokens")
-_REWARDS: Final = ("critic.rewards.mean", "critic.score.mean", AVERAGE_REWARD)
+_OF_SCALARS: Final = (
+    ("mean reward", ("critic.rewards.mean", "critic.score.mean", AVERAGE_REWARD), "reward_band"),
+    ("policy KL", ("actor.ppo_kl",), "policy_kl_band"),
+    ("policy loss", ("actor.pg_loss",), "policy_loss_band"),
+)
+"""Indicators that are the last value of a scalar: name, scalars of which the first one counts, band in a profile."""
 _RECENT_NS: Final = 300_000_000_000
 """GPUs are shown by their mean over the last five minutes: one sample says nothing of them."""
 
@@ -43,37 +48,38 @@ class Indicator(NamedTuple):
     """``healthy``, ``below`` or ``above`` its band, ``no band``, or ``unknown`` without a value."""
     is_share: bool = False
     """Whether it is shown in percent."""
+    scalar: str | None = None
+    """Name of the series that it is about; None: it is made of several, or there is none."""
 
 
 def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
     """Return the name of the run's profile, and its indicators."""
     profile = profiles.from_manifest(run.manifest)
     limits = profile.values
-    length, bound = _find_last(run.series, "response_length.mean"), _find_bound(run.series)
+    lengths, bound = _find_first(run.series, "response_length.mean"), _find_bound(run.series)
+    share = _judge(
+        "response length, share of its limit",
+        lengths.values[-1] / bound if lengths is not None and bound else None,
+        (limits["response_band_low"], limits["response_band_high"]),
+        is_share=True,
+    )
     return profile.name, (
-        _judge(
-            "mean reward", _find_last(run.series, *_REWARDS), (limits["reward_band_low"], limits["reward_band_high"])
+        *(
+            _judge_last(name, _find_first(run.series, *keys), (limits[f"{band}_low"], limits[f"{band}_high"]))
+            for name, keys, band in _OF_SCALARS
         ),
-        _judge(
-            "policy KL",
-            _find_last(run.series, "actor.ppo_kl"),
-            (limits["policy_kl_band_low"], limits["policy_kl_band_high"]),
-        ),
-        _judge(
-            "policy loss",
-            _find_last(run.series, "actor.pg_loss"),
-            (limits["policy_loss_band_low"], limits["policy_loss_band_high"]),
-        ),
-        _judge(
-            "response length, share of its limit",
-            length / bound if length is not None and bound else None,
-            (limits["response_band_low"], limits["response_band_high"]),
-            is_share=True,
-        ),
+        share._replace(scalar=None if lengths is None else lengths.name),
         _judge("groups without a signal", _find_silent(run), (math.nan, limits["groups_silent"]), is_share=True),
         _judge("GPU utilisation", _find_use(run), (limits["gpu_utilization_fair"], math.nan), is_share=True),
         _judge("GPU memory", _find_memory(run), (math.nan, limits["gpu_memory"]), is_share=True),
     )
+
+
+def _judge_last(name: str, series: Series | None, band: tuple[float, float]) -> Indicator:
+    """Return the indicator of the last value of a series; None: the run does not have it."""
+    if series is None:
+        return _judge(name, None, band)
+    return _judge(name, series.values[-1], band)._replace(scalar=series.name)
 
 
 def _judge(name: str, value: float | None, band: tuple[float, float], *, is_share: bool = False) -> Indicator:
@@ -89,9 +95,9 @@ def _judge(name: str, value: float | None, band: tuple[float, float], *, is_shar
     return Indicator(name, value, low, high, state, is_share)
 
 
-def _find_last(series: Iterable[Series], *names: str) -> float | None:
-    """Return the last value of the first of several scalars: names, or keys of verl."""
-    found = {one.name: one.values[-1] for one in series if not one.labels and one.values}
+def _find_first(series: Iterable[Series], *names: str) -> Series | None:
+    """Return the first of several scalars that a run has: names, or keys of verl."""
+    found = {one.name: one for one in series if not one.labels and one.values}
     return next((found[key] for name in names for key in (SCALAR_PREFIX + name, name) if key in found), None)
 
 

@@ -199,7 +199,9 @@ EXPLAINED_SHARE: Final = 0.1
 def render(compared: Compare, *, markdown: bool = False) -> str:
     """Return a comparison as text."""
     parts = ["\n".join(_head(compared, markdown=markdown))]
-    parts += filter(None, ["\n".join(_describe_held(compared, markdown=markdown))])
+    mark = "- " if markdown else "  "
+    held = [f"{mark}{line}" for line in list_held(compared)]
+    parts += ["\n".join(["Steps that something delayed", *held])] if held else []
     if compared.rows:
         parts.append(_table(compared, markdown=markdown))
         parts.append(_legend(compared))
@@ -207,13 +209,11 @@ def render(compared: Compare, *, markdown: bool = False) -> str:
     if resources:
         parts.append(resources)
     if compared.notes:
-        parts.append(
-            "\n".join(["Take note", *(f"{'- ' if markdown else '  '}{show(note)}" for note in compared.notes)])
-        )
+        parts.append("\n".join(["Take note", *(f"{mark}{show(note)}" for note in compared.notes)]))
     lines = []
     for each in compared.conditions:
         state = "HOLDS" if each.holds else "does not hold" if each.judged else "could not be judged"
-        lines.append(f"{'- ' if markdown else '  '}{show(each.condition)}: {state}, {each.reason}")
+        lines.append(f"{mark}{show(each.condition)}: {state}, {each.reason}")
     if lines:
         parts.append("\n".join(["Conditions", *lines]))
     return "\n\n".join(parts)
@@ -256,15 +256,12 @@ def list_sentences(compared: Compare) -> Iterator[str]:
             yield f"But these differ significantly: {', '.join(map(show, others))}."
 
 
-def _describe_held(compared: Compare, *, markdown: bool) -> Iterator[str]:
+def list_held(compared: Compare) -> Iterator[str]:
     """Yield how many steps of each run took longer than usual, and why; nothing if none did."""
     sides = {"A": compared.held.a, "B": compared.held.b}
-    if not any(held.verdict for held in sides.values()):
-        return
-    yield "Steps that something delayed"
-    for name, held in sides.items():
-        worst = "" if held.verdict is None else f". {held.verdict}"
-        yield f"{'- ' if markdown else '  '}{name}: {held.text}{worst}"
+    if any(held.verdict for held in sides.values()):
+        for name, held in sides.items():
+            yield f"{name}: {held.text}{'' if held.verdict is None else f'. {held.verdict}'}"
 
 
 def _after(skipped: int) -> str:

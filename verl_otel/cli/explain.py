@@ -125,6 +125,8 @@ FRAMES: Final = 4
 """Frames of a stack that are shown with an event, the innermost ones."""
 LOG_LINES: Final = 3
 """Lines of a log that are shown with an event."""
+Block = tuple[str, Iterable[str]]
+"""A title, and the lines below it."""
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
@@ -142,7 +144,7 @@ def render(document: Explain, levers: Levers | None = None) -> str:
     parts += ["\n".join(_step(document, step, whole=whole)) for step in document.steps]
     parts.append("\n".join(_advice(document)))
     if levers is not None:
-        of_run = list(_whole_run(document, levers))
+        of_run = list(_blocks(list_run_blocks(document, levers, most_levers=LEVER_LINES)))
         parts += ["\n".join(_learning(document)), "\n".join(["The whole run", *of_run] if of_run else [])]
     parts += ["\n".join(_unknown(document)), f"Next: {document.next[0]}"]
     return "\n\n".join(part for part in parts if part)
@@ -234,35 +236,46 @@ def _step(document: Explain, step: Step, *, whole: bool) -> Iterator[str]:
         yield f"  And {len(found) - len(shown)} more: --step {number(step)} shows them."
     if step.shared >= wording.SMALLEST_ROW * step.seconds:
         yield f"  {seconds(step.shared)} of these are the same time: together they are {seconds(step.together)}."
-    yield from _block("Failed in its trajectories", map(wording.describe_failure, step.failures))
-    yield from _block("Ranks that trained on less", map(wording.describe_short_rank, step.short_ranks))
-    path = _sum_path(step)
-    limit = len(path) if whole else PATH_LINES
-    yield from _block("Critical path, largest parts first", _rows(path, limit=limit))
-    if whole and step.path:
-        yield from _block("Critical path in the order of time", _path_in_order(step))
-    until = "the last record" if step.is_last else "the next step"
-    following = "a step that did not end" if step.is_open else until
-    yield from _block(f"Then {seconds(step.between)} until {following}", _between(step, whole=whole))
-    savings = wording.describe_savings(step.savings, step.seconds)
-    yield from _block("The step would have been shorter by", savings)
-    title = wording.device_title(step.devices, f" until {until}", has_gpu=document.has_gpu)
-    yield from _block(title, wording.describe_devices(step.devices))
-    late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
-    yield from _block("Ranks that others waited for", map(wording.describe_straggler, late))
-    cost = step.cost
-    # Without GPU time and waste only the sum of the run says something.
-    if cost is not None and (cost.gpu_seconds or any(cost.wasted_tokens.values())):
-        yield from _block("Tokens", wording.describe_cost(cost, has_gpu=document.has_gpu, has_verl=not document.is_own))
+    yield from _blocks(list_step_blocks(step, whole=whole, has_gpu=document.has_gpu, has_verl=not document.is_own))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
 
 
-def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
-    shown = list(lines)
-    if shown:
-        yield f"  {title}"
-        yield from (f"    {line}" for line in shown)
+def list_step_blocks(step: Step, *, whole: bool = False, has_gpu: bool, has_verl: bool) -> Iterator[Block]:
+    """Yield what is known of a step beside its causes.
+
+    Args:
+        step: The step.
+        whole: Whether with all detail.
+        has_gpu: False: its devices are ranks on CPUs.
+        has_verl: False: its loop is the user's own, without settings of verl.
+    """
+    yield "Failed in its trajectories", map(wording.describe_failure, step.failures)
+    yield "Ranks that trained on less", map(wording.describe_short_rank, step.short_ranks)
+    path = _sum_path(step)
+    limit = len(path) if whole else PATH_LINES
+    yield "Critical path, largest parts first", _rows(path, limit=limit)
+    if whole and step.path:
+        yield "Critical path in the order of time", _path_in_order(step)
+    until = "the last record" if step.is_last else "the next step"
+    following = "a step that did not end" if step.is_open else until
+    yield f"Then {seconds(step.between)} until {following}", _between(step, whole=whole)
+    yield "The step would have been shorter by", wording.describe_savings(step.savings, step.seconds)
+    title = wording.device_title(step.devices, f" until {until}", has_gpu=has_gpu)
+    yield title, wording.describe_devices(step.devices)
+    late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
+    yield "Ranks that others waited for", map(wording.describe_straggler, late)
+    cost = step.cost
+    # Without GPU time and waste only the sum of the run says something.
+    if cost is not None and (cost.gpu_seconds or any(cost.wasted_tokens.values())):
+        yield "Tokens", wording.describe_cost(cost, has_gpu=has_gpu, has_verl=has_verl)
+
+
+def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
+    """Yield the lines of blocks; nothing of those without a line."""
+    for title, lines in blocks:
+        shown = [f"    {line}" for line in lines]
+        yield from [f"  {title}", *shown] if shown else []
 
 
 def _sum_path(step: Step) -> dict[str, float]:
@@ -343,7 +356,14 @@ def _segment(segment: Segment, labels: Mapping[str, str], *, turns: bool = False
 # -- the run --
 
 
-def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
+def list_run_blocks(document: Explain, levers: Levers, *, most_levers: int | None = None) -> Iterator[Block]:
+    """Yield what is known of a whole run beside its learning.
+
+    Args:
+        document: The explanation.
+        levers: Those of the run.
+        most_levers: At most so many of them; None: all.
+    """
     whole, has_gpu = document.run, document.has_gpu
     for start_up in whole.start_up[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
@@ -352,22 +372,23 @@ def _whole_run(document: Explain, levers: Levers) -> Iterator[str]:
                 f"{length / start_up.seconds:4.0%} {seconds(length):>9}  {show(text)}"
                 for text, length in wording.describe_start_up(start_up)
             )
-            yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
-    yield from _block(wording.device_title(whole.devices, has_gpu=has_gpu), wording.describe_devices(whole.devices))
-    yield from _block("Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=has_gpu))
-    yield from _block("Engine and trainer", wording.describe_off_policy(whole.off_policy))
-    cost = wording.describe_cost(whole.cost, has_gpu=has_gpu, has_verl=not document.is_own, when=" of the steps")
-    yield from _block("Tokens", cost)
-    yield from _block("Trajectories of the training", wording.describe_ends(whole.trajectories))
-    yield from _block("Weight sync", wording.describe_syncs(whole.weight_sync))
-    yield from _block("Ray's object store", wording.describe_spilled(whole.spilled))
-    yield from _block("Memory of the processes that grew most", wording.describe_memory(whole.memory))
-    yield from _block("Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep))
-    late = whole.stragglers[:VERDICT_LINES]
-    yield from _block("Ranks that others waited for", map(wording.describe_persistence, late))
+            yield f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows
+    yield wording.device_title(whole.devices, has_gpu=has_gpu), wording.describe_devices(whole.devices)
+    yield "Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=has_gpu)
+    yield "Engine and trainer", wording.describe_off_policy(whole.off_policy)
+    yield (
+        "Tokens",
+        wording.describe_cost(whole.cost, has_gpu=has_gpu, has_verl=not document.is_own, when=" of the steps"),
+    )
+    yield "Trajectories of the training", wording.describe_ends(whole.trajectories)
+    yield "Weight sync", wording.describe_syncs(whole.weight_sync)
+    yield "Ray's object store", wording.describe_spilled(whole.spilled)
+    yield "Memory of the processes that grew most", wording.describe_memory(whole.memory)
+    yield "Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep)
+    yield "Ranks that others waited for", map(wording.describe_persistence, whole.stragglers[:VERDICT_LINES])
     count = counted(len(levers.steps), "step")
     title = f"{TITLE}: gain, share of {seconds(levers.period)} (mean of {count}), interval"
-    yield from _block(title, list_levers(levers.levers, LEVER_LINES))
+    yield title, list_levers(levers.levers, most_levers)
 
 
 def _learning(document: Explain) -> Iterator[str]:
@@ -389,16 +410,20 @@ def _advice(document: Explain) -> Iterator[str]:
 
 
 def _unknown(document: Explain) -> Iterator[str]:
+    missing = list(list_unknown(document))
+    if missing:
+        yield "What is not known"
+        yield from (f"  {text}" for text in missing)
+
+
+def list_unknown(document: Explain) -> Iterator[str]:
     """Yield what is missing, and what spans do not say."""
-    missing = [*map(show, document.missing), *filter(None, [orphans(document)]), *document.not_recorded]
+    yield from (*map(show, document.missing), *filter(None, [orphans(document)]), *document.not_recorded)
     for clock in document.clocks:
         if max(abs(clock.ahead), clock.uncertainty) >= NOTED_UNCERTAINTY:
             way = "ahead" if clock.ahead >= 0 else "behind"
             doubt = f"give or take {seconds(clock.uncertainty)}"
-            missing.append(f"the clock of {show(clock.host)} was {seconds(abs(clock.ahead))} {way}, {doubt}")
-    if missing:
-        yield "What is not known"
-        yield from (f"  {text}" for text in missing)
+            yield f"the clock of {show(clock.host)} was {seconds(abs(clock.ahead))} {way}, {doubt}"
 
 
 # -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --

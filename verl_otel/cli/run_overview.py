@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from verl_otel.analysis.io import run_files, run_status
 from verl_otel.analysis.model import Event
+from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import RunState
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
@@ -42,10 +43,15 @@ class Overview(NamedTuple):
     """One run of the list."""
 
     folder: Path
+    project: str
+    experiment: str
+    """Empty: unknown, as the project."""
     state: str
     """A word of `verl_otel.semconv.run_state`."""
     steps: int | None
     """Number of steps of all attempts."""
+    planned: int | None
+    """Number of steps that the newest training has planned."""
     last_step: int | None
     last_step_seconds: float | None
     reward: float | None
@@ -81,8 +87,11 @@ def read(folder: Path) -> Overview:
     rewards = [training.reward for training in sorted(trainings, key=lambda training: -training.time)]
     return Overview(
         folder=folder,
+        project=str(manifest.get(attr.PROJECT, "")),
+        experiment=str(manifest.get(attr.EXPERIMENT, "")),
         state=state,
         steps=None if status is None else status.steps,
+        planned=(None if status is None else status.newest.total_steps) or None,
         last_step=None if last is None else last.step,
         last_step_seconds=None if last is None else last.step_seconds,
         reward=next((reward for reward in rewards if reward is not None), None),

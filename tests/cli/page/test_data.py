@@ -72,8 +72,9 @@ def test_a_start_up_is_worded_as_by_explain(recorded):
 
 def test_only_what_is_unusual_is_a_finding():
     """A healthy run says where its slowest step spent its time, which needs no attention."""
-    (healthy, *_) = data.list_findings(explanations.make(12, gpus=1, slow=()))
-    (held, *_) = data.list_findings(explanations.make(12, gpus=1))
+    (healthy, *_), (held, *_) = (
+        data.describe_run(explanations.make(12, gpus=1, **slow))["findings"] for slow in ({"slow": ()}, {})
+    )
     assert (healthy["is_finding"], healthy["saved"]) == (False, None)
     assert (held["is_finding"], held["index"]) == (True, 6)
     assert held["saved"] > 20
@@ -126,7 +127,7 @@ def test_numbers_that_json_does_not_know_are_none():
     described = data.describe_run(run)
     assert line["y"] == [None, 1, None, 2]
     assert described["slowest"][0]["score"] is None
-    assert described["events"][0]["detail"] == {"a": None, "id": str(2**100)}
+    assert described["explain"]["events"][0]["detail"] == {"a": None, "id": str(2**100)}
     json.dumps(described, allow_nan=False)
 
 

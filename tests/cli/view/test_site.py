@@ -118,7 +118,7 @@ def test_two_runs_are_compared_as_by_the_command(runs, get, call):
     for name in ("r1", "r2"):
         stories.training(runs / name, name).write()
     shown = json.loads(get("/api/compare/r1/r2").body)
-    sentences = shown.pop("sentences")
+    sentences = shown.pop("texts")["sentences"]
     assert shown == json.loads(call("compare", "r1", "r2", "--json").out)
     assert sentences[0] in call("compare", "r1", "r2").out
 
@@ -132,7 +132,7 @@ def test_a_run_has_its_indicators_with_the_bands_of_its_profile(runs, get):
     trainer.scalar("verl.critic.rewards.mean", 1, float("nan"))
     story.write()
     document = json.loads(get("/api/runs/r1").body, parse_constant=pytest.fail)
-    assert document["profile"] == "rlhf"
+    assert document["explain"]["profile"] == "rlhf"
     rows = {row["name"]: row for row in document["indicators"]}
     kl = {"name": "policy KL", "value": 0.3, "low": 0.01, "high": 0.05, "state": "above", "is_share": False,
           "scalar": "verl.actor.ppo_kl"}  # fmt: skip
@@ -156,10 +156,10 @@ def test_a_run_that_is_being_read_says_so(runs, get, monkeypatch):
     long_training(runs / "r1", steps=100).write()
     described = json.loads(get("/api/runs/r1").body)
     assert described["read"] < 1
-    assert "% of the files are read" in described["headline"][0]
+    assert described["explain"]["progress"] == ""
     stories.training(runs / "r2").write()
     monkeypatch.undo()
-    assert "are read" not in " ".join(json.loads(get("/api/runs/r2").body)["headline"])
+    assert json.loads(get("/api/runs/r2").body)["read"] == 1
 
 
 def test_an_explanation_of_a_part_of_a_run_says_so(runs, get, monkeypatch, tmp_path):

@@ -172,6 +172,7 @@ class Wait(Document):
     lead: Annotated[float, about("seconds that only this one was waited for")]
     part: Part
     text: Annotated[str, about("the same as a sentence")]
+    next: Annotated[str, about("what to do about it")]
 
 
 class DeviceSum(Document):
@@ -356,6 +357,8 @@ class Event(Document):
 
     kind: Annotated[str, about("stall, crash, child, stopped or alert")]
     after: Annotated[float | None, about("seconds after the start of the run")]
+    time: Annotated[float, about("when it was recorded, in seconds since 1970")]
+    resolved: Annotated[bool, about("it is over")]
     text: str
     culprit: Annotated[str, about("process that is to blame; empty: unknown")]
     stack: Annotated[tuple[str, ...], about("FILE:LINE in FUNCTION of where the culprit was, the innermost call first")]
@@ -396,6 +399,8 @@ class Explain(Answer):
     name: Annotated[str, about("what commands take to read this run again")]
     state: State
     folders: Folders
+    start: Annotated[float, about("of the first record, in seconds since 1970; 0: there is none")]
+    end: Annotated[float, about("of the last record, in seconds since 1970; 0: there is none")]
     headline: Annotated[
         tuple[str, ...], about("project, experiment and trainer in words, empty: unknown; then the counts")
     ]
@@ -449,6 +454,8 @@ def make_explain(
         Explain,
         run,
         name=run_selection.name_run(run),
+        start=run.start_ns / 1e9,
+        end=run.end_ns / 1e9,
         headline=list(headline(run)),
         counts={
             **run.counts._asdict(),
@@ -469,7 +476,7 @@ def make_explain(
             WholeRun,
             None,
             gpu=_list_devices(run.devices),
-            devices=_sum_devices(run.devices),
+            devices=sum_devices(run.devices),
             learned_wrong=[line.text for line in headlines.find_silent(run)],
             balance=_judge_balance(run),
             off_policy=off_policy.judge_run(run),
@@ -545,7 +552,7 @@ def make_step(
         ],
         shared=sum_shared(step),
         together=sum_savings(step),
-        wait=None if wait is None else make_wait(wait),
+        wait=None if wait is None else make_wait(run, wait),
         path=[
             fill(
                 Segment,
@@ -563,15 +570,21 @@ def make_step(
         between_summed=sum_parts(step.between_groups),
         phases={phase.key: phase.seconds for phase in step.phases},
         gpu=_list_devices(step.devices),
-        devices=_sum_devices(step.devices),
+        devices=sum_devices(step.devices),
         not_observable=step.blind_spots,
     )
 
 
-def make_wait(wait: SingleWait) -> Wait:
+def make_wait(run: model.Explanation, wait: SingleWait) -> Wait:
     """Return the wait of a step for one trajectory alone."""
-    text, trajectory = wording.describe_cause(wait), f"{wait.trajectory.trace_id:032x}"
-    return fill(Wait, wait, step=wait.step.number, trajectory=trajectory, text=text)
+    return fill(
+        Wait,
+        wait,
+        step=wait.step.number,
+        trajectory=f"{wait.trajectory.trace_id:032x}",
+        text=wording.describe_cause(wait),
+        next=advice.advise(run, wait),
+    )
 
 
 def make_start_ups(run: model.Explanation) -> list[StartUp]:
@@ -591,16 +604,7 @@ def make_unfinished(run: model.Explanation) -> list[Unfinished]:
             host=each.process.resource.text(attr.HOST_NAME),
             text=dead(each) if each.dead else _describe_open(each),
             work=[
-                OpenSpan(
-                    name=work.span.name,
-                    what=" ".join(
-                        str(work.span.attributes[key])
-                        for key in (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX)
-                        if key in work.span.attributes
-                    ),
-                    age=work.age,
-                    last_child=work.last_child,
-                )
+                OpenSpan(name=work.span.name, what=_name_work(work), age=work.age, last_child=work.last_child)
                 for work in each.work
             ],
         )
@@ -614,7 +618,14 @@ def _describe_open(unfinished: model.UnfinishedProcess) -> str:
         return ""
     oldest = max(unfinished.work, key=lambda work: work.age)
     child = f", last in {oldest.last_child}" if oldest.last_child else ""
-    return f"{unfinished.process.label}: {oldest.span.name} for {seconds(oldest.age)}{child}"
+    more = f"; and {len(unfinished.work) - 1} more" if len(unfinished.work) > 1 else ""
+    name = f"{oldest.span.name} {_name_work(oldest)}".rstrip()
+    return f"{unfinished.process.label}: {name} for {seconds(oldest.age)}{child}{more}"
+
+
+def _name_work(work: model.OpenSpan) -> str:
+    keys = (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX)
+    return " ".join(str(work.span.attributes[key]) for key in keys if key in work.span.attributes)
 
 
 def _make_event(run: model.Explanation, event: model.Event, *, all_stacks: bool) -> Event:
@@ -625,6 +636,8 @@ def _make_event(run: model.Explanation, event: model.Event, *, all_stacks: bool)
         Event,
         event,
         after=(event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
+        time=event.time_ns / 1e9,
+        resolved="resolved" in event.detail,
         culprit=str(incidents.find_culprit(event).get("instance", "")),
         stack=stacks[0].frames if stacks else (),
         stacks=stacks if all_stacks else incidents.choose_first(event, stacks),
@@ -640,7 +653,8 @@ def _list_devices(each: Iterable[model.DeviceTime]) -> dict[str, dict[str, float
     return {device.device: {cause: length / 1e9 for cause, length in device.nanoseconds.items()} for device in each}
 
 
-def _sum_devices(each: Sequence[model.DeviceTime]) -> DeviceSum:
+def sum_devices(each: Sequence[model.DeviceTime]) -> DeviceSum:
+    """Return the time of all devices together."""
     spent, count = model.sum_causes(each), sum(device.gpus for device in each)
     total, states = spent.total(), model.sum_states(spent)
     return DeviceSum(

@@ -74,6 +74,12 @@ class Trajectory(Document):
     failed: bool
     cancelled: bool
     whole: Annotated[bool, about("false: only its root span was kept")]
+    outcome: Annotated[str, about("success, failure, or why it was stopped; empty: unknown")]
+    finish: Annotated[str, about("why it ended, as its agent loop says; empty: unknown")]
+    turns: int
+    prompt_tokens: int
+    response_tokens: Annotated[int, about("with the answers of tools")]
+    process: Annotated[str, about("that ran it")]
     label: Annotated[str, about("short name: prompt and number in its group")]
     parts: tuple[Part, ...]
 
@@ -83,6 +89,7 @@ class Headline(Document):
 
     text: str
     step: Annotated[int | None, about("number of the step that it is about")]
+    index: Annotated[int | None, about("place of this step among all steps, from 0")]
     next: Annotated[str, about("what to do about it; empty: nothing, or unknown")]
     saved: Annotated[
         float | None, about("seconds by which its cause made the step longer; null: it is no delay, or unknown")
@@ -136,24 +143,43 @@ def make_report(run: model.Explanation) -> Report:
         run,
         name=name,
         headline=list(headline(run)),
-        findings=[
-            fill(Headline, line, step=line.step.number if line.step else None, next=line.advice)
-            for line in headlines.find_headlines(run)
-        ],
+        findings=make_findings(run),
         facts=run.manifest,
         steps=[_make_step(step) for step in run.steps],
         start_up=make_start_ups(run),
-        trajectories=[
-            fill(Trajectory, each, trace_id=f"{each.trace_id:032x}", index=each.rollout_index)
-            for each in _choose_trajectories(run)
-        ],
+        trajectories=list(map(make_trajectory, _choose_trajectories(run))),
         slowest=[f"{each.trace_id:032x}" for each in run.slowest],
         rewards=_compare_thirds(list(reward.values())),
         reward=reward,
-        waits=[make_wait(wait) for wait in sorted(waits, key=lambda wait: -wait.lead)],
+        waits=[make_wait(run, wait) for wait in sorted(waits, key=lambda wait: -wait.lead)],
         unfinished=make_unfinished(run),
         next=[f"verl-otel explain {name}"],
     )
+
+
+def make_trajectory(trajectory: model.Trajectory) -> Trajectory:
+    """Return a trajectory."""
+    return fill(
+        Trajectory,
+        trajectory,
+        trace_id=f"{trajectory.trace_id:032x}",
+        index=trajectory.rollout_index,
+        process=trajectory.instance,
+    )
+
+
+def make_findings(run: model.Explanation) -> list[Headline]:
+    """Return the first lines of a run: the first one shows whether it needs attention."""
+    return [
+        fill(
+            Headline,
+            line,
+            step=line.step.number if line.step else None,
+            index=next((index for index, step in enumerate(run.steps) if step is line.step), None),
+            next=line.advice,
+        )
+        for line in headlines.find_headlines(run)
+    ]
 
 
 def _make_step(step: model.Step) -> Step:

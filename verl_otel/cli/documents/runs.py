@@ -14,10 +14,15 @@ class RunRow(Document):
     """The newest first."""
 
     run: Annotated[str, about("id of the run")]
+    project: Annotated[str, about("empty: unknown")]
+    experiment: Annotated[str, about("empty: unknown")]
     state: Annotated[str, about(STATES)]
     steps: Annotated[int | None, about("steps of all attempts that have ended, failed ones included")]
+    planned: Annotated[int | None, about("steps that the newest training has planned")]
     last_step: Annotated[int | None, about("number of the step that ended last")]
     last_step_seconds: Annotated[float | None, about("its duration")]
+    reward: Annotated[float | None, about("mean reward that was reported last")]
+    verdict: Annotated[str, about("what held a step last, as the training has logged it; empty: nothing, or unknown")]
     started: Annotated[float | None, about("start of the first attempt, in seconds since 1970")]
     seconds: Annotated[
         float | None,

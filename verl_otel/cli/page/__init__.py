@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page: one app in the browser, which `verl-otel view` serves, and of which `verl-otel report --html` makes one file without any service."""
+"""The page: one app in the browser. `verl-otel view` serves it, `verl-otel report --html` makes one file of it."""
 
 from verl_otel.cli.page.document import render, write
 

@@ -49,7 +49,8 @@ function showTop() {
   const current = (place) => (place === crumbs.length - 1 ? "page" : undefined);
   const items = crumbs.map(([text, href], place) =>
     make("li", {}, make("a", { href, "aria-current": current(place) }, bdi(text))));
-  const stalled = run?.events.some((event) => event.kind === "stall" && !event.resolved);
+  const isStall = (event) => event.kind === "stall" && !event.resolved;
+  const stalled = run?.state === "running" && run.explain.events.some(isStall);
   byId("top").replaceChildren(
     make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun) }, make("i", { class: "logo" }), "verl-otel"),
     make("nav", { "aria-label": "Where you are" }, make("ol", {}, items)),
@@ -62,7 +63,7 @@ function freshness() {
   const { status, error, at, until } = last;
   const run = status?.run;
   if (error) return `No answer (${error})${at ? `; this is of ${clock(at / 1000)}` : ""}. Trying again.`;
-  if (!isLive) return run ? `ended ${clock(run.end)}` : "";
+  if (!isLive) return run ? `ended ${clock(run.explain.end)}` : "";
   const part = run && run.read < 0.999 ? `, ${Math.floor(run.read * 100)}% of the files` : "";
   if (run && run.age === null && run.state !== "running") return `${until}, the last one`;
   const age = Math.round((Date.now() - at) / 1000 + (run?.age ?? 0));

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files of the page, and the two ways in: served one by one, or joined in one HTML file. A policy allows only the page's own ones."""
+"""The files of the page, served one by one or joined in one HTML file. A policy allows only the page's own ones."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _element(name: str, value: Any) -> str:
 
 
 def encode(value: Any) -> str:
-    """Return JSON that is safe in a script element: ASCII, without characters that could end the element or start a comment."""
+    """Return JSON that is safe in a script element: ASCII, nothing that ends the element or starts a comment."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

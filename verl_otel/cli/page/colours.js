@@ -6,6 +6,7 @@
 // advantages, grey waiting. What has one hue has different patterns; nothing is conveyed by colour alone. The waterfall
 // shows phases above kinds of work: what looks alike in both is the same.
 
+import { make } from "./dom.js";
 import { looks } from "./source.js";
 
 const PHASES = {
@@ -48,6 +49,15 @@ export const LINES = [
   ["blue", []], ["vermillion", [6, 3]], ["green", [2, 3]], ["purple", [8, 2, 2, 2]], ["orange", [4, 4]], ["sky", []],
   ["grey", [6, 3]], ["yellow", []],
 ];
+
+// How a line looks, beside its name.
+export function lineMark(place) {
+  const [hue, [dash]] = LINES[place];
+  const mark = make("i", { class: "line-mark", "aria-hidden": "true" });
+  mark.style.color = `var(--${hue})`;
+  mark.style.borderBlockStartStyle = !dash ? "solid" : dash < 3 ? "dotted" : "dashed";
+  return mark;
+}
 
 // The colours of the style sheet; read again when the scheme changes.
 export const palette = {};

@@ -3,7 +3,8 @@
 // Two runs: what differs, in the sentences of `verl-otel compare`, then each difference with its significance, then the
 // scalars over each other.
 
-import { bdi, changes, dataTable, make, number, percent, prose, seconds, section } from "./dom.js";
+import { lineMark } from "./colours.js";
+import { bdi, changes, dataTable, filled, listOf, make, number, percent, prose, seconds, section } from "./dom.js";
 import { compareHref, runHref } from "./home.js";
 import { SHARED, scalarChart, scalarName } from "./scalars.js";
 import { get, getScalars, runAddress } from "./source.js";
@@ -52,24 +53,12 @@ const COLUMNS = [
 ];
 
 // Of A or B, as the lines of the charts are drawn.
-function mark(place) {
-  const line = make("i", { class: "line-mark", "aria-hidden": "true" });
-  return make("span", { class: `line-${place}` }, line, "AB"[place]);
-}
+const mark = (place) => make("span", {}, lineMark(place), "AB"[place]);
 
-function lines(texts, look) {
-  const write = (text) => text.trim().replace(/^-/, "−").replaceAll("->", "→");
-  return texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(write(text))))) : "";
-}
-
-function answerOf(compared) {
-  const [head, ...more] = compared.sentences;
+function answerOf({ sentences: [head, ...more], held, notes }) {
   const [main, aside = ""] = head.split(/ (?=\([^()]*\)\.?$)/);
-  const held = ["a", "b"].map((side) => [side.toUpperCase(), compared.held[side]]).filter(([, each]) => each.verdict);
-  const cost = ([side, { text, verdict }]) => `${side}: ${text}. ${verdict}`;
-  return [make("p", { class: "verdict-line" }, prose(main)), make("p", { class: "soft" }, bdi(aside)),
-    lines(more, "plain"), lines(held.map(cost), "plain"),
-    lines(compared.notes, "plain soft")].filter(Boolean);
+  return filled([make("p", { class: "verdict-line" }, prose(main)), make("p", { class: "soft" }, bdi(aside)),
+    [more, held].map((lines) => listOf(lines)), listOf(notes, "plain soft")]);
 }
 
 export function compareView(first, second) {
@@ -126,7 +115,7 @@ export function compareView(first, second) {
       const compared = await get(`compare/${names.map(encodeURIComponent).join("/")}`);
       if (!isNew(compared)) return {};
       answer.removeAttribute("aria-busy");
-      answer.replaceChildren(...answerOf(compared));
+      answer.replaceChildren(...answerOf(compared.texts));
       const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
       body.replaceChildren(dataTable("Typical step of each run", COLUMNS, rows, {
         page: 60, quiet: true, empty: "There are too few steps to compare.",

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the page of a run as one file: the page with the documents that the live page would ask its server for.
 
-The file is opened from disk and contains names from data sets and models. Therefore: a policy that allows only the hashes of its scripts and
-style and no request at all (W3C, Content Security Policy Level 3), and documents in a block that no browser executes.
+The file is opened from disk and contains names from data sets and models. Therefore: a policy that allows only the
+hashes of its scripts and style and no request at all (W3C, Content Security Policy Level 3), and documents in a block
+that no browser executes.
 """
 
 from __future__ import annotations

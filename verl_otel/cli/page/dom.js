@@ -70,6 +70,16 @@ export function factList(facts) {
     make("div", {}, make("dt", {}, bdi(title)), make("dd", {}, bdi(text)))));
 }
 
+// Sentences, one below the other.
+export const listOf = (texts, look = "plain") =>
+  (texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(text)))) : "");
+
+// Blocks of a document: a title, and lines below it, whose figures stay below each other: a space is as wide as a digit.
+export function blocks(rows) {
+  const keep = (line) => line.replace(/^ +(?=\d)|(?<=\S) {2,}/g, (spaces) => "\u2007".repeat(spaces.length));
+  return rows.map(({ title, lines }) => [make("h3", {}, title), listOf(lines.map(keep))]);
+}
+
 // Returns whether data differ from those before: what is unchanged is not drawn again.
 export function changes() {
   let known;
@@ -89,9 +99,14 @@ export function details(title, content) {
   return element;
 }
 
-export function swatch(look) {
-  return make("i", { class: `swatch hue-${look[0]} pattern-${look[1]}`, "aria-hidden": "true" });
+// An area in the hue and the pattern of a look.
+export function area(name, [hue, pattern], properties = {}) {
+  const element = make("i", { class: `${name} pattern-${pattern}`, ...properties });
+  element.style.backgroundColor = `var(--${hue})`;
+  return element;
 }
+
+export const swatch = (look) => area("swatch", look, { "aria-hidden": "true" });
 
 export function legend(looks) {
   return make("ul", { class: "legend" }, looks.map((look) => make("li", {}, swatch(look), bdi(look[2]))));
@@ -174,6 +189,12 @@ export function ago(time, now = Date.now() / 1000) {
 export function figures(title, value, write) {
   const text = (row) => (value(row) ? write(value(row)) : "");
   return { title, number: true, value: (row) => value(row) ?? -1, text };
+}
+
+// The same with 0.
+export function numbers(title, value, write = String) {
+  const text = (row) => ((value(row) ?? null) === null ? "" : write(value(row)));
+  return { title, number: true, value: (row) => value(row) ?? -Infinity, text };
 }
 
 // A table that sorts by its heads and shows a page of rows at a time; columns that are empty in every row are left out.

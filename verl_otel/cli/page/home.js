@@ -13,7 +13,7 @@ const LOOKS = {
   running: "running", finished: "finished", ended: "finished", stalled: "stalled",
   failed: "bad", crashed: "bad", "stopped by guard": "bad",
 };
-const stateOf = (row) => (row.stalled && row.state === "running" ? "stalled" : row.state);
+const stateOf = (row) => (row.stalled ? "stalled" : row.state);
 export const stateDot = (row) => make("span", { class: `state state-${LOOKS[stateOf(row)] ?? "odd"}` }, stateOf(row));
 export const runHref = (name, ...more) => `#/run/${[name, ...more].map(encodeURIComponent).join("/")}`;
 export const compareHref = (names) => `#/compare/${names.map(encodeURIComponent).join("/")}`;
@@ -32,8 +32,7 @@ function findingOf(row) {
   if (!row.finding) return soft("nothing recorded");
   if (!row.finding.is_finding) return soft("nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
-  // The seconds stand before it.
-  const text = row.finding.text.replace(/ Without that the (?:step|next one) would have (?:been|started) .* (?:shorter|earlier)\.$/, "");
+  const [text] = row.finding.text.split(" Without that "); // the seconds stand before it
   return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 

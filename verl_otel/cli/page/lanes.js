@@ -4,7 +4,7 @@
 // element with one text; what its bars are is shown for the pointer, and stands in a table for everybody.
 
 import { look } from "./colours.js";
-import { ROUND_SECONDS, axisSeconds, bdi, button, legend, make, seconds, shape } from "./dom.js";
+import { ROUND_SECONDS, area, axisSeconds, bdi, button, legend, make, seconds, shape } from "./dom.js";
 
 const MARKS = 6;
 const SHOWN = 8; // entries of the legend
@@ -24,7 +24,7 @@ export function laneChart(title, lanes, end) {
   const place = (value) => `${((value - from) / (to - from)) * 100}%`;
 
   function bar(item) {
-    const mark = make("i", { class: `bar hue-${item.look[0]} pattern-${item.look[1]}${item.failed ? " failed" : ""}` });
+    const mark = area(`bar${item.failed ? " failed" : ""}`, item.look);
     const [begin, stop] = [Math.max(item.from, from), Math.min(item.to, to)];
     mark.style.insetInlineStart = place(begin);
     mark.style.inlineSize = `max(1px, ${((stop - begin) / (to - from)) * 100}%)`;
@@ -99,18 +99,19 @@ export function laneChart(title, lanes, end) {
   body.addEventListener("pointerleave", () => say(null));
   say(null);
   draw();
-  element.append(legend(laneLooks(lanes)));
+  const looks = sumLooks(lanes.filter((lane) => !lane.isNamed)); // bars that have their names in them need none
+  element.append(legend(looks.slice(0, SHOWN).map(([own]) => own)));
   return element;
 }
 
-// What is in the lanes, the longest first; bars that have their names in them need no legend.
-function laneLooks(lanes) {
+// What is in lanes, the longest first: look and seconds.
+function sumLooks(lanes) {
   const sums = new Map();
-  for (const item of lanes.filter((lane) => !lane.isNamed).flatMap((lane) => lane.items ?? [])) {
+  for (const item of lanes.flatMap((lane) => lane.items ?? [])) {
     const [own, sum] = sums.get(item.look[2]) ?? [item.look, 0];
     sums.set(item.look[2], [own, sum + item.to - item.from]);
   }
-  return [...sums.values()].sort((a, b) => b[1] - a[1]).slice(0, SHOWN).map(([own]) => own);
+  return [...sums.values()].sort((a, b) => b[1] - a[1]);
 }
 
 // Many spans as lines below each other, the last one dark: a long tail is seen at a glance.
@@ -124,11 +125,8 @@ function livesOf(lives, from, to) {
   return svg;
 }
 
-// What a lane contains, the longest first.
 function describe(lane) {
-  const sums = new Map();
-  for (const item of lane.items) sums.set(item.look[2], (sums.get(item.look[2]) ?? 0) + item.to - item.from);
-  const parts = [...sums].sort((a, b) => b[1] - a[1]).slice(0, 5).map(([key, value]) => `${key} ${seconds(value)}`);
+  const parts = sumLooks([lane]).slice(0, 5).map(([own, sum]) => `${own[2]} ${seconds(sum)}`);
   return `${lane.label}: ${parts.join(", ")}`;
 }
 

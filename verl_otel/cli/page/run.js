@@ -5,16 +5,16 @@
 import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
-  bdi, capital, changes, clock, count, counted, dataTable, details, factList, figures, filled, make, number, pause,
-  percent, prose, seconds, section, swatch,
+  area, bdi, blocks, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf, make,
+  number, numbers, pause, percent, prose, seconds, section, swatch,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
 import { getScalars, isLive, looks } from "./source.js";
 import { getRun, stepsOf, timeline } from "./timeline.js";
 
-const STATES = ["productive", "overhead", "idle"]; // of devices
 const MOST_PHASES = 12; // columns of the table of steps
+const MOST_OPEN = 3; // processes of which the open work is named
 
 // Replaces the content of an element when what it is made of has changed: what is unchanged keeps focus and place.
 function keep(element) {
@@ -27,12 +27,12 @@ function keep(element) {
 const whatToDo = () => make("b", {}, "What to do: ");
 
 // A sentence on what took long, with its cost, its advice and a link; others than the first are small.
-export function verdictRow(line, place, { link = "", end = "", hasAdvice = true } = {}) {
+export function verdictRow(line, place, { link = "", hasAdvice = true } = {}) {
   const lost = line.is_finding && line.saved !== null;
   return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
     lost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
     make("div", {},
-      make("p", { class: "verdict-line" }, prose(line.text), end && bdi(end), place ? [" ", link] : ""),
+      make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
       line.next && hasAdvice ? make("p", { class: "advice" }, whatToDo(), prose(line.next)) : "",
       place || !link ? "" : make("p", {}, link)));
 }
@@ -51,13 +51,10 @@ function verdict(run, hrefOf) {
 }
 
 function nowPart(run) {
-  if (run.state !== "running" || !run.open.length) return "";
-  const [first] = run.open;
-  const more = run.open.length - 1;
-  return make("p", { class: "now" }, make("b", {}, "Now: "),
-    `${first.step === null ? first.name : `step ${first.step}`} for ${seconds(first.age)}`,
-    first.last_child ? [", in ", bdi(first.last_child)] : "",
-    more ? `; ${counted(more, "trajectory is", "trajectories are")} open` : "", ".");
+  const open = run.explain.unfinished.filter((row) => !row.dead && row.text).map((row) => row.text);
+  if (run.state !== "running" || !open.length) return "";
+  const more = open.length > MOST_OPEN ? ` · and ${count(open.length - MOST_OPEN)} more processes` : "";
+  return make("p", { class: "now" }, make("b", {}, "Now: "), bdi(open.slice(0, MOST_OPEN).join(" · ") + more));
 }
 
 // -- its steps --
@@ -74,30 +71,19 @@ function stepTable(steps) {
   ], rows, { page: 10, quiet: true });
 }
 
-function heldPart(steps, run, name) {
+function heldPart(steps, name) {
   const rows = [...steps.held].sort((a, b) => b.saved - a.saved);
   const linkOf = ({ index }) =>
     make("a", { href: runHref(name, "step", steps.key(index)) }, String(steps.number[index] ?? "?"));
-  const whyOf = (row) => make("span", {}, prose(row.text.replace(/^Step \S+ \([^)]*\): /, "")),
-    make("small", { class: "advice" }, prose(row.next)));
+  const whyOf = (row) => make("span", {}, prose(row.text), make("small", { class: "advice" }, prose(row.next)));
   const empty = steps.count ? "No step took longer than usual for a known reason." : "No step has ended yet.";
-  return [
-    dataTable("Steps that took longer than usual", [
-      { title: "Step", number: true, value: (row) => row.index, text: linkOf },
-      figures("Took", (row) => steps.seconds[row.index], seconds),
-      figures("Lost", (row) => row.saved, seconds),
-      { title: "Why, and what to do", wide: true, text: whyOf },
-    ], rows, { page: 6, quiet: true, empty }),
-    run.levers.length ? [make("h3", {}, "What would make a step shorter, each alone"), leverTable(run.levers)] : "",
-  ];
+  return dataTable("Steps that took longer than usual", [
+    { title: "Step", number: true, value: (row) => row.index, text: linkOf },
+    figures("Took", (row) => steps.seconds[row.index], seconds),
+    figures("Lost", (row) => row.saved, seconds),
+    { title: "Why, and what to do", wide: true, text: whyOf },
+  ], rows, { page: 6, quiet: true, empty });
 }
-
-const leverTable = (levers) => dataTable("What would make a step shorter", [
-  { title: "What is changed", wide: true, text: (row) => row.text },
-  figures("Gain a step", (row) => row.seconds, seconds),
-  figures("Share", (row) => row.share, percent),
-  { title: "Interval of 90%", number: true, text: (row) => row.interval },
-], levers, { quiet: true });
 
 // -- its indicators --
 
@@ -120,12 +106,13 @@ function indicatorTable(run, lines) {
   const known = run.indicators.filter((row) => row.value !== null);
   const unknown = run.indicators.filter((row) => row.value === null).map((row) => row.name);
   const rows = known.map((row) => indicatorRow(row, lines.find((line) => line.name === row.scalar)));
-  const caption = make("caption", { class: "unseen" }, `Core indicators, profile ${run.profile}`);
-  const words = `Bands of the profile ${run.profile}.${unknown.length ? ` Not recorded: ${unknown.join(", ")}.` : ""}`;
+  const { profile, progress, findings } = run.explain;
+  const caption = make("caption", { class: "unseen" }, `Core indicators, profile ${profile}`);
+  const words = `Bands of the profile ${profile}.${unknown.length ? ` Not recorded: ${unknown.join(", ")}.` : ""}`;
   return [
     make("table", { class: "indicators" }, caption, make("tbody", {}, rows)), make("p", { class: "soft" }, words),
-    run.progress ? make("p", {}, `${capital(run.progress)}.`) : "",
-    run.learning.map((row) => make("p", { class: "note" }, prose(`Step ${row.began}: ${row.text}.`),
+    progress ? make("p", {}, `${capital(progress)}.`) : "",
+    findings.map((row) => make("p", { class: "note" }, prose(`Step ${row.began}: ${row.text}.`),
       row.next ? make("span", { class: "advice" }, " ", whatToDo(), prose(row.next)) : "")),
   ];
 }
@@ -135,7 +122,8 @@ function indicatorTable(run, lines) {
 const spent = (row, kind) =>
   row.parts.filter((part) => part.kind === kind).reduce((sum, part) => sum + part.seconds, 0);
 
-export const tokensOf = ({ tokens }) => (tokens[0] + tokens[1] ? tokens.map(count).join(" + ") : "");
+export const tokensOf = ({ prompt_tokens: some, response_tokens: others }) =>
+  (some + others ? `${count(some)} + ${count(others)}` : "");
 
 export function trajectoryColumns(hrefOf) {
   const outcome = (row) => filled([
@@ -149,13 +137,10 @@ export function trajectoryColumns(hrefOf) {
       figures(title, (row) => spent(row, kind), seconds)),
     figures("Turns", (row) => row.turns, count),
     {
-      title: "Tokens in + out", number: true, value: (row) => row.tokens[0] + row.tokens[1],
+      title: "Tokens in + out", number: true, value: (row) => row.prompt_tokens + row.response_tokens,
       text: tokensOf,
     },
-    {
-      title: "Score", number: true, value: (row) => row.score ?? -Infinity,
-      text: (row) => (row.score === null ? "" : number(row.score)),
-    },
+    numbers("Score", (row) => row.score, number),
     { title: "Outcome", text: outcome },
   ];
 }
@@ -166,7 +151,7 @@ function slowestPart(run, name, steps) {
     return index < 0 ? runHref(name) : runHref(name, "step", steps.key(index), row.trace_id);
   };
   const [first, ...others] = trajectoryColumns(hrefOf);
-  const step = { title: "Step", number: true, value: (row) => row.step ?? -1, text: (row) => String(row.step ?? "") };
+  const step = numbers("Step", (row) => row.step);
   const hint = "Prompts and responses are on the page of a step: verl writes them for this run.";
   return [
     dataTable("Slowest trajectories of the run", [first, step, ...others], run.slowest,
@@ -177,81 +162,55 @@ function slowestPart(run, name, steps) {
 
 // -- its device time --
 
-const stateOfCause = (key) => look.cause(key)[3];
-
-// One bar of all device time by cause, in the order productive, overhead, idle.
-export function shareBar(causes) {
-  const rows = Object.entries(causes).filter(([, value]) => value > 0);
-  const total = rows.reduce((sum, [, value]) => sum + value, 0);
-  if (!total) return [make("p", { class: "soft empty" }, "What the devices did is not known.")];
-  const sorted = [...rows].sort((a, b) => b[1] - a[1]);
-  const ordered = STATES.flatMap((state) => sorted.filter(([key]) => stateOfCause(key) === state));
-  const text = ([key, value]) => `${look.cause(key)[2]} ${percent(value / total)}`;
+// The time of all devices of a document: by state, then as one bar by cause in the order of the states.
+export function shareBar({ gpus, seconds: each, states, causes }) {
+  const all = Object.entries(causes);
+  if (!all.length) return make("p", { class: "soft empty" }, "What the devices did is not known.");
+  const ordered = Object.keys(states).flatMap((state) => all.filter(([key]) => look.cause(key)[3] === state));
+  const text = ([key, share]) => `${look.cause(key)[2]} ${percent(share)}`;
   const parts = ordered.map((row) => {
-    const [hue, pattern] = look.cause(row[0]);
-    const part = make("i", { class: `hue-${hue} pattern-${pattern}`, title: text(row) });
-    part.style.inlineSize = `${(row[1] / total) * 100}%`;
+    const part = area("part", look.cause(row[0]), { title: text(row) });
+    part.style.inlineSize = `${row[1] * 100}%`;
     return part;
   });
-  const lines = ordered.filter(([, value]) => value / total >= 0.005).map(([key, value]) => make("tr", {},
+  const lines = ordered.filter(([, share]) => share >= 0.005).map(([key, share]) => make("tr", {},
     make("th", { scope: "row" }, swatch(look.cause(key)), " ", look.cause(key)[2]),
-    make("td", { class: "soft" }, stateOfCause(key)), make("td", { class: "number" }, seconds(value)),
-    make("td", { class: "number" }, percent(value / total))));
-  const caption = make("caption", { class: "unseen" }, "Device time by cause");
+    make("td", { class: "soft" }, look.cause(key)[3]),
+    make("td", { class: "number" }, seconds(share * gpus * each)), make("td", { class: "number" }, percent(share))));
   return [
-    make("p", { class: "figures" }, STATES.map((state) =>
-      make("span", {}, make("b", {}, percent(shareOf(causes, state))), ` ${state}`))),
+    make("p", { class: "figures" }, Object.entries(states).map(([state, share]) =>
+      make("span", {}, make("b", {}, percent(share)), ` ${state}`))),
     make("div", { class: "share-bar", role: "img", "aria-label": ordered.map(text).join(", ") }, parts),
-    make("table", { class: "causes" }, caption, make("tbody", {}, lines)),
+    make("table", { class: "causes" }, make("caption", { class: "unseen" }, "Device time by cause"),
+      make("tbody", {}, lines)),
   ];
 }
 
-const sumOf = (values) => values.reduce((sum, value) => sum + value, 0);
-const shareOf = (causes, state) =>
-  sumOf(Object.keys(causes).filter((key) => stateOfCause(key) === state).map((key) => causes[key]))
-  / sumOf(Object.values(causes));
-
-function devicePart(run) {
-  const { balance, stragglers, gpu } = run.whole;
-  const devices = Object.entries(gpu).map(([device, causes]) => ({ device, causes }));
-  return make("div", { class: "pair" },
-    make("div", {}, shareBar(run.gpu)),
-    make("div", {},
-      run.cost.map((line) => make("p", {}, prose(capital(line.trim())))),
-      balance ? make("p", {}, `Short of GPUs: ${balance.short}. The trainer waited ${percent(balance.trainer_waits)} `
-        + `of its time, the rollouts ${percent(balance.rollouts_wait)} of theirs.`) : "",
-      run.start_ups.map((line) => make("p", {}, prose(line))),
-      stragglers.length ? dataTable("Ranks and workers that were late in several steps", [
-        { title: "Method", text: (row) => row.method },
-        { title: "Rank", number: true, value: (row) => row.rank, text: (row) => String(row.rank) },
-        { title: "Process", text: (row) => row.instance },
-        figures("Late in steps", (row) => row.late, count), figures("of", (row) => row.steps, count),
-        figures("By", (row) => row.seconds, seconds),
-      ], stragglers, { page: 8 }) : "",
-      devices.length > 1 ? details(`By device (${count(devices.length)})`, () => deviceTable(devices)) : ""));
+function devicePart({ devices, gpu }) {
+  const rows = Object.entries(gpu).map(([device, causes]) => ({ device, causes }));
+  const columns = Object.keys(devices.causes).map((key) =>
+    figures(look.cause(key)[2], (row) => row.causes[key], seconds));
+  const table = () => dataTable("Device time by device", [{ title: "Device", text: (row) => row.device }, ...columns],
+    rows, { page: 16, quiet: true });
+  return [shareBar(devices), rows.length > 1 ? details(`By device (${count(rows.length)})`, table) : ""];
 }
-
-const deviceTable = (devices) => dataTable("Device time by device", [
-  { title: "Device", text: (row) => row.device },
-  ...STATES.map((state) => figures(state, (row) => shareOf(row.causes, state), percent)),
-], devices, { page: 16, quiet: true });
 
 // -- what happened to it, and what it is --
 
 const textBox = (label, text) => make("pre", { tabIndex: 0, role: "region", "aria-label": label }, text);
 
 function eventsPart(run) {
-  const dead = run.unfinished.filter((row) => row.dead);
+  const { events, unfinished } = run.explain;
+  const dead = unfinished.filter((row) => row.dead);
   return [
-    [...run.events].reverse().map((event) => make("article", { class: `event${event.resolved ? "" : " is-open"}` },
+    [...events].reverse().map((event) => make("article", { class: `event${event.resolved ? "" : " is-open"}` },
       make("h3", {}, event.kind, event.resolved ? ", over" : "", " ", make("small", {}, clock(event.time))),
       make("p", {}, prose(event.text)),
       event.next ? make("p", { class: "advice" }, whatToDo(), prose(event.next)) : "",
       event.stack.length ? textBox("Stack", event.stack.join("\n")) : "",
       Object.keys(event.detail).length ? details("All that was recorded", () => tree(event.detail)) : "")),
-    dead.map((row) =>
-      make("p", { class: "note" }, bdi(`${row.process} stopped writing ${seconds(row.silent)} before the others.`))),
-    run.events.length + dead.length ? "" : make("p", { class: "soft" }, "No stall, crash or alert was reported."),
+    dead.map((row) => make("p", { class: "note" }, prose(row.text))),
+    events.length + dead.length ? "" : make("p", { class: "soft" }, "No stall, crash or alert was reported."),
     run.log.length ? [make("h3", {}, "Log, newest first"), textBox("Log", run.log.join("\n"))] : "",
   ];
 }
@@ -275,10 +234,10 @@ function aboutPart(run, name) {
   const facts = Object.entries(run.facts).filter(isFact).map(named);
   const file = { href: `run/${encodeURIComponent(name)}/report`, download: `${name}.html` };
   const origin = `Written by verl-otel ${looks.version}. This file holds everything that it shows and loads nothing.`;
+  const { start, end } = run.explain;
   return [
-    run.missing.length ? [make("h3", {}, "What is missing"),
-      make("ul", {}, run.missing.map((text) => make("li", {}, prose(text))))] : "",
-    factList([["Started", clock(run.start)], ["Last record", clock(run.end)], ...facts]),
+    run.unknown.length ? [make("h3", {}, "What is not known"), listOf(run.unknown)] : "",
+    factList([["Started", clock(start)], ["Last record", clock(end)], ...facts]),
     isLive ? make("p", {}, make("a", file, "Save this run as one file")) : make("p", { class: "soft" }, origin),
   ];
 }
@@ -289,7 +248,7 @@ export function runView(name, query, go) {
   const steps = stepsOf(name);
   const open = (index) => (location.hash = runHref(name, "step", steps.key(index)));
   const hrefOf = ({ index }) => (index !== null && index < steps.count ? runHref(name, "step", steps.key(index)) : "");
-  const keys = ["verdict", "now", "indicators", "held", "slowest", "device", "events", "about"];
+  const keys = ["verdict", "now", "indicators", "held", "slowest", "device", "whole", "events", "about"];
   const parts = Object.fromEntries(keys.map((key) => [key, make("div", { class: `part-${key}` })]));
   const fills = Object.fromEntries(keys.map((key) => [key, keep(parts[key])]));
   const all = timeline(steps, open);
@@ -312,7 +271,8 @@ export function runView(name, query, go) {
       section("held", "Steps that took longer than usual", parts.held),
       section("trajectories", "Slowest trajectories", parts.slowest)),
     section("events", "Events and log", parts.events),
-    section("device", "Device time", parts.device),
+    make("div", { class: "pair" },
+      section("device", "Device time", parts.device), section("whole", "The whole run", parts.whole)),
     section("scalars", "All scalars", charts.all),
     section("about", "About this run", parts.about));
 
@@ -324,18 +284,20 @@ export function runView(name, query, go) {
   }
 
   async function showParts() {
-    const facts = make("p", { class: "soft lead" }, prose(filled([run.headline, run.held]).join(" · ")));
-    fills.verdict([run.findings, run.held, run.headline, run.read], () => [...verdict(run, hrefOf), facts]);
-    fills.now([run.open, run.state], () => nowPart(run));
+    const { headline, held, has_gpu: hasGpu, unfinished, events, run: whole } = run.explain;
+    const facts = make("p", { class: "soft lead" }, prose(filled([headline, held.of ? held.text : ""]).join(" · ")));
+    fills.verdict([run.findings, held, headline, run.read], () => [...verdict(run, hrefOf), facts]);
+    fills.now([unfinished, run.state], () => nowPart(run));
     await pause();
-    fills.held([steps.held.length, steps.held.at(-1), run.levers], () => heldPart(steps, run, name));
+    fills.held([steps.held.length, steps.held.at(-1)], () => heldPart(steps, name));
     await pause();
     const slowest = run.slowest.map((row) => row.trace_id);
     fills.slowest([slowest, run.samples, steps.count], () => slowestPart(run, name, steps));
-    document.getElementById("device-title").textContent = run.has_gpu ? "GPU time" : "Device time (CPU)";
-    fills.device([run.gpu, run.cost, run.whole], () => devicePart(run));
-    fills.events([run.events, run.unfinished, run.log], () => eventsPart(run));
-    fills.about([run.facts, run.missing], () => aboutPart(run, name));
+    document.getElementById("device-title").textContent = hasGpu ? "GPU time" : "Device time (CPU)";
+    fills.device(whole, () => devicePart(whole));
+    fills.whole(run.blocks, () => blocks(run.blocks));
+    fills.events([events, unfinished, run.log], () => eventsPart(run));
+    fills.about([run.facts, run.unknown], () => aboutPart(run, name));
   }
 
   return {
@@ -346,11 +308,11 @@ export function runView(name, query, go) {
       let isNew = false;
       [run, isNew] = await getRun(name, steps);
       await pause();
-      if (isNew || !parts.verdict.childElementCount) all.update(run.events);
+      if (isNew || !parts.verdict.childElementCount) all.update(run.explain.events);
       if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps));
       await pause();
       await showParts();
-      if (hasScalars([run.steps, run.end, run.scalars.length])) await showScalars();
+      if (hasScalars([run.steps, run.explain.end, run.scalars.length])) await showScalars();
       return { run, steps };
     },
   };

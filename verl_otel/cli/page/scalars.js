@@ -3,6 +3,7 @@
 // Charts of scalars: those that show how a run learns, in groups, and those that a user looks for.
 
 import { chart } from "./chart.js";
+import { lineMark } from "./colours.js";
 import { bdi, changes, count, counted, make, number, pause, seconds } from "./dom.js";
 
 // As verl writes it.
@@ -73,9 +74,8 @@ export function scalarChart(title, { band = null, height = 190, names = null } =
         return;
       }
       values = shown.map(() => make("output", { "aria-live": "off" }));
-      const line = () => make("i", { class: "line-mark", "aria-hidden": "true" });
       key.replaceChildren(make("ul", { class: "legend" }, shown.map((each, place) =>
-        make("li", { class: `line-${place}` }, line(), bdi(nameOf(each)), values[place]))));
+        make("li", {}, lineMark(place), bdi(nameOf(each)), values[place]))));
       if (view?.lines !== shown.length) begin();
       view.update(xs, columns);
     },
@@ -95,6 +95,7 @@ export function scalarCharts(chosen, change) {
     type: "search", id: "scalar-search", placeholder: "Search all scalars, for example kl or length",
     "aria-label": "Search all scalars", oninput: () => pick(),
   });
+  const isOther = changes();
   let run = null;
 
   function pick() {
@@ -119,9 +120,8 @@ export function scalarCharts(chosen, change) {
     all: [make("div", { class: "toolbar" }, search, found), ownGrid],
     // The names of the scalars that are shown.
     wanted(described) {
-      const isNew = run === null;
       run = described;
-      if (isNew) pick();
+      if (isOther(run.scalars)) pick();
       const grouped = run.scalars.filter((each) => GROUPS.some(([, pattern]) => pattern.test(each)));
       return [...new Set([...grouped, ...run.indicators.map((row) => row.scalar).filter(Boolean), ...chosen])];
     },

@@ -5,8 +5,8 @@
 
 import { look } from "./colours.js";
 import {
-  bdi, changes, count, counted, dataTable, details, factList, figures, filled, make, number, percent, prose,
-  seconds, section,
+  bdi, blocks, capital, changes, count, counted, dataTable, details, factList, figures, filled, make, number, numbers,
+  percent, prose, seconds, section,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { laneChart, partItem, workName } from "./lanes.js";
@@ -63,42 +63,29 @@ function waterfall(step, hrefOf) {
 function membersLine(step) {
   const [least, middle, , , most] = step.quantiles;
   const kept = step.trajectories.length;
-  const words = !kept ? "No trajectory of this step was kept."
-    : step.members <= kept ? `All ${counted(kept, "trajectory", "trajectories")}, the last one first.`
-      : `${counted(step.members, "trajectory", "trajectories")}: fastest ${seconds(least)}, median ${seconds(middle)}, `
-        + `slowest ${seconds(most)}. Named are the ${kept} that ended last or took longest.`;
-  return make("p", { class: "soft" }, words);
+  const all = counted(step.members, "trajectory", "trajectories");
+  const times = `fastest ${seconds(least)}, median ${seconds(middle)}, slowest ${seconds(most)}`;
+  const named = step.members > kept ? ` Named are the ${kept} that ended last or took longest.` : "";
+  return make("p", { class: "soft" }, kept ? `${all}: ${times}.${named}` : "No trajectory of this step was kept.");
 }
 
 const pathTable = (step) => details("The critical path as a table", () => dataTable("Critical path", [
-  { title: "From", number: true, value: (row) => row.after, text: (row) => seconds(row.after) },
-  { title: "Seconds", number: true, value: (row) => row.seconds, text: (row) => row.seconds.toFixed(3) },
+  numbers("From", (row) => row.after, seconds),
+  numbers("Seconds", (row) => row.seconds, (value) => value.toFixed(3)),
   { title: "What", wide: true, text: (row) => partItem(row).text },
   { title: "Phase", text: (row) => row.phase },
   { title: "Process", text: (row) => row.process },
   { title: "Trajectory", text: (row) => step.labels[row.trace_id] ?? "" },
-  { title: "Turn", number: true, value: (row) => row.turn ?? -1, text: (row) => String(row.turn ?? "") },
+  numbers("Turn", (row) => row.turn),
 ], step.path, { page: 30, quiet: true }));
 
-// Where the time of the path went, the largest first.
-const summary = (step) => dataTable("What the step waited for, summed", [
-  { title: "What", wide: true, text: (row) => workName(row.kind, row.name) },
-  figures("Took", (row) => row.seconds, seconds),
-  figures("Share", (row) => row.seconds / step.seconds, percent),
-], step.path_summed.slice(0, 8), { quiet: true });
-
+// How long it took beside the others, and what delayed it, the largest cause first.
 function verdicts(step) {
-  const how = step.interrupted ? "was interrupted" : "failed";
-  const end = step.failed ? ` It ${how}${step.error ? `: ${step.error}` : ""}.` : "";
-  if (!step.sentences.length) {
-    return verdictRow({ text: step.no_cause, is_finding: false }, 0, { end });
-  }
-  return step.sentences.map((line, place) => verdictRow(line, place, { end: place ? "" : end }));
-}
-
-function list(title, lines) {
-  const items = lines.map((line) => make("li", {}, prose(line)));
-  return lines.length ? [make("h3", {}, title), make("ul", { class: "plain" }, items)] : "";
+  const causes = step.verdicts.map((verdict) => ({ ...verdict, is_finding: true }));
+  if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
+  const rows = causes.sort((a, b) => b.saved - a.saved).map((cause, place) => verdictRow(cause, place));
+  return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title),
+    step.error ? bdi(` ${[step.error, step.error_line, step.dead_child].filter(Boolean).join(", ")}`) : "")];
 }
 
 const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
@@ -138,7 +125,7 @@ export function stepView(name, key) {
       make("section", { "aria-label": "All steps" }, all.element),
       step && detailOf(step, run, hrefOf),
     ]));
-    all.update(run.events);
+    all.update(run.explain.events);
   }
 
   function detailOf(step, run, hrefOf) {
@@ -147,15 +134,13 @@ export function stepView(name, key) {
     const samples = isLive && run.samples.length && steps.number[index] !== null;
     const link = { href: runHref(name, "samples", "training", steps.number[index]) };
     const isPart = step.members > step.trajectories.length;
-    const title = `${run.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
+    const title = `${run.explain.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
     return make("div", { class: "pair" },
-      make("div", {},
-        section("waited", "Where its time went", summary(step), list("It would have been shorter by", step.shorter),
-          list("Ranks that others waited for", step.late))),
+      make("div", {}, section("waited", "Where its time went", blocks(step.blocks))),
       make("div", {},
         section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table,
           samples ? make("p", {}, make("a", link, "Prompts and responses of this step")) : ""),
-        Object.keys(step.gpu_seconds).length ? section("step-device", title, shareBar(step.gpu_seconds)) : ""));
+        step.devices.gpus ? section("step-device", title, shareBar(step.devices)) : ""));
   }
 
   return {
@@ -201,8 +186,7 @@ function callLanes(row) {
 
 // How it ended, and what its time went to.
 function factsOf(row) {
-  const words = { llm: "LLM", wait: "Waiting", tool: "Tool", reward: "Reward" };
-  const nameOf = ({ kind, name }) => [words[kind] ?? kind, kind === "tool" && name].filter(Boolean).join(" ");
+  const nameOf = ({ kind, name }) => (kind === "llm" ? "LLM" : `${capital(kind)}${kind === "tool" ? ` ${name}` : ""}`);
   const ends = [row.finish, row.outcome !== "success" && row.outcome, row.failed && "failed"];
   return factList([
     ["Ended", filled(ends).join(", ")], ["Score", row.score === null ? "" : number(row.score)],
@@ -216,8 +200,7 @@ function factsOf(row) {
 const callTable = (row) => dataTable("Calls of the trajectory", [
   { title: "What", text: callName },
   { title: "Process", text: (part) => part.process },
-  { title: "Turn", number: true, value: (part) => part.turn ?? -1, text: (part) => String(part.turn ?? "") },
-  { title: "From", number: true, value: (part) => part.after, text: (part) => seconds(part.after - row.after) },
+  numbers("Turn", (part) => part.turn), numbers("From", (part) => part.after - row.after, seconds),
   figures("Took", (part) => part.seconds, seconds),
   { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },
 ], [...row.activities].sort((a, b) => a.after - b.after), { page: 40, quiet: true, empty: "No call of it was kept." });
@@ -280,9 +263,7 @@ const promptOf = ([first]) => [make("h2", {}, "Prompt"),
 const groupTable = (rows, hrefOf) => dataTable(counted(rows.length, "prompt"), [
   { title: "Sample", text: (row) => make("a", { href: hrefOf(row) }, bdi(row.group)), value: (row) => row.group },
   figures("Responses", (row) => row.samples, count),
-  ...["Lowest score", "Highest score"].map((title, end) => ({
-    title, number: true, value: (row) => row.scores[end] ?? -Infinity, text: (row) => number(row.scores[end]),
-  })),
+  ...["Lowest score", "Highest score"].map((title, end) => numbers(title, (row) => row.scores[end], number)),
   { title: "Prompt", wide: true, text: (row) => row.prompt },
 ], rows, { empty: "verl has written no samples of this step: trainer.rollout_data_dir switches that on, and its folder "
   + "must be readable here." });

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks requests: any client with the token may read the page, and with ``--no-token`` every client on this machine.
 
-The loopback is no boundary: every user of the machine reaches it, and the page shows what only the user of the training may read. So every
-request needs the token, as a bearer token or as a cookie that a visit of ``/?token=...`` sets; ``/`` asks for it, because the link of a proxy
-has none. With ``--no-token`` only requests to a loopback name are answered: a page of another site whose name resolves to this machine sends its
-own name as ``Host`` (DNS rebinding).
+The loopback is no boundary: every user of the machine reaches it, and the page shows what only the user of the training
+may read. So every request needs the token, as a bearer token or as a cookie that a visit of ``/?token=...`` sets; ``/``
+asks for it, because the link of a proxy has none. With ``--no-token`` only requests to a loopback name are answered: a
+page of another site whose name resolves to this machine sends its own name as ``Host`` (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply, strip_brackets
 
 COOKIE: Final = "verl_otel_view"
-"""Beginning of the cookie's name. The port follows, because browsers send a host's cookies to all its ports: two servers have two cookies."""
+"""Beginning of the cookie's name. The port follows: browsers send a host's cookies to all servers on it."""
 MIN_LENGTH: Final = 16
 """Shortest token, in characters."""
 _FORM: Final = """<!doctype html>
@@ -77,7 +77,7 @@ def _refuse(*, is_visit: bool) -> Reply:
 
 
 def _ask(status: int, text: str) -> Reply:
-    """Return the page that asks for the token. It has nothing of any run, and its form is relative to the path of a proxy."""
+    """Return the page that asks for the token. It has nothing of a run; its form is relative to the path of a proxy."""
     policy = "default-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     headers = ("Content-Type", "text/html; charset=utf-8"), ("Content-Security-Policy", policy)
     return Reply(status, (*headers, ("Cache-Control", "no-store")), _FORM.format(text=text).encode())

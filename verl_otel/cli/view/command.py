@@ -3,7 +3,7 @@
 """Show runs in a browser while they train: all runs of a folder, and one run with everything that is known of it.
 
 RUN is the folder of a run, or its id or the beginning of it; FOLDER holds one folder per run. Without both, all runs of
-VERL_OTEL_RUN_DIR are shown. Folders of the same name are nodes of one run. The page reads the files of the run and changes nothing.
+VERL_OTEL_RUN_DIR are shown. Folders of the same name are nodes of one run. The page reads files and changes nothing.
 The printed address has a token: other users of the machine reach the port, but read nothing without it.
 
 Examples:

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The list of all runs: what their manifests contain, and what an analysis has found in each, whether a client has opened it or not.
+"""The list of all runs: what their manifests contain, and what an analysis has found in each, opened or not.
 
-A run is read again only when one of its files has changed. What was found in a run that has ended is kept in the user's cache folder.
+A run is read again only when one of its files has changed. What was found in a run that has ended is kept in the user's
+cache folder.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ from typing import Any, Final
 
 import msgspec
 
-from verl_otel._internal import error_boundary, printable
+from verl_otel._internal import error_boundary
 from verl_otel.analysis import reader, saved_state, scalars, step_lengths
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Explanation
-from verl_otel.cli import formatting, run_overview
+from verl_otel.cli import run_overview
 from verl_otel.cli.documents.base import to_plain
+from verl_otel.cli.documents.explain import sum_devices
+from verl_otel.cli.documents.report import make_findings
 from verl_otel.cli.documents.runs import make_run_row
 from verl_otel.cli.page import data
 from verl_otel.cli.view.watching import Catalogue, Watcher
-from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import CRASHED, NO_END, RunState
-from verl_otel.session import run_manifest
 
 FRESH_SECONDS: Final = 4.0
 """Age below which the list is not made again: several viewers share it."""
 MAX_RUNS: Final = 500
+SPARK: Final = 60
+"""Points of a small line."""
 MAX_RUNNING: Final = 2
 """Running runs whose findings are in the list although no client has opened their pages."""
 FINDING: Final = "finding"
@@ -42,6 +45,8 @@ REST_SHARE: Final = 1.0
 """After each piece of a run, time for the training: this multiple of the time that the piece took."""
 _BAD: Final = frozenset({RunState.FAILED.word, RunState.STOPPED.word, CRASHED, NO_END})
 _Row = dict[str, Any]
+NOTHING: Final[_Row] = {"finding": None, "productive": None, "seconds_line": [], "reward_line": []}
+"""The summary of a run that was not analysed."""
 
 
 class _Kept(msgspec.Struct):
@@ -104,35 +109,25 @@ class Listing:
         overviews = [run_overview.read(folder) for folder in folders]
         overview = max(overviews, key=lambda overview: overview.last_step or -1)
         events = run_files.read_events(folders, [])
-        manifest = next(filter(None, map(run_manifest.read, folders)), {})
+        is_stalled = any(event.kind == "stall" and "resolved" not in event.detail for event in events)
         row = {
             **to_plain(make_run_row(overview)),
             "run": name,
             "folder": None,
             "nodes": len(folders),
-            "project": manifest.get(attr.PROJECT, ""),
-            "experiment": manifest.get(attr.EXPERIMENT, ""),
-            "planned": data.find_planned(manifest),
-            "reward": next((each.reward for each in overviews if each.reward is not None), None),
-            "verdict": printable.show(overview.verdict, formatting.SENTENCE),
-            "stalled": any(event.kind == "stall" and "resolved" not in event.detail for event in events),
+            "stalled": is_stalled and overview.state == RunState.RUNNING.word,
         }
         return signature, data.clean(row)
 
     def _summary(self, name: str, signature: str) -> _Row:
         """Return what was found in a run: now, if it is being read; else what was kept of it."""
         run = self._watcher.peek(name)
-        if run is not None and run.steps:
-            if name not in self._watched or self._watched[name][0] is not run:
-                self._watched[name] = run, summarise(run)
-            return self._watched[name][1]
-        self._watched.pop(name, None)
-        return self._found.get(signature) or {
-            "finding": None,
-            "productive": None,
-            "seconds_line": [],
-            "reward_line": [],
-        }
+        if run is None or not run.steps:
+            self._watched.pop(name, None)
+            return self._found.get(signature) or NOTHING
+        if name not in self._watched or self._watched[name][0] is not run:
+            self._watched[name] = run, summarise(run)
+        return self._watched[name][1]
 
     # -- the runs that no client has opened, one after the other --
 
@@ -147,7 +142,7 @@ class Listing:
                 watched = self._watcher.peek(name)
                 if watched is not None and self._watcher.find_age(name) is not None:
                     continue  # it is being read for a client
-                found = summarise(watched) if watched is not None else self._analyse(self._folders[name], stopped)
+                found = summarise(watched) if watched is not None else _analyse(self._folders[name], stopped)
                 if stopped.is_set():
                     return
                 self._found[signature] = found
@@ -157,56 +152,49 @@ class Listing:
         """Have `run` notice that it is stopped."""
         self._wanted.set()
 
-    def _analyse(self, folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
-        try:
-            run = _read_slowly(folders, stopped)
-            return summarise(run) if run is not None else {}
-        except Exception as error:  # one damaged run must not end the reading of the others
-            error_boundary.record_internal_error("live page", error)
-            return {}
 
-
-def _read_slowly(folders: tuple[Path, ...], stopped: threading.Event) -> Explanation | None:
-    """Return what is known of a run; None if it is stopped before."""
-    live = reader.begin_page(folders)
-    live.look()
-    while live.is_behind:
+def _analyse(folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
+    """Return the summary of a run, which is read piece by piece; nothing if it is stopped before, or cannot be read."""
+    try:
+        live = reader.begin_page(folders)
+        live.look()
+        while live.is_behind and not stopped.is_set():
+            begin = time.thread_time()
+            live.read()
+            time.sleep(REST_SHARE * (time.thread_time() - begin))
         if stopped.is_set():
-            return None
-        begin = time.thread_time()
-        live.read()
-        time.sleep(REST_SHARE * (time.thread_time() - begin))
-    live.finish()
-    return live.explain()
+            return {}
+        live.finish()
+        return summarise(live.explain())
+    except Exception as error:  # one damaged run must not end the reading of the others
+        error_boundary.record_internal_error("live page", error)
+        return {}
 
 
 def summarise(run: Explanation) -> _Row:
-    """Return what the list shows of a run: its first finding, its steps and its reward as small lines, and its productive share."""
-    findings = data.list_findings(run)
-    rewards = list(scalars.find_rewards(run.series).values())
+    """Return what the list shows of a run: its first finding, steps and reward as small lines, its productive share."""
     starting = set(map(id, step_lengths.find_start_up(run.steps)))
-    lengths = [step.seconds for step in run.steps if id(step) not in starting]
     summary: _Row = data.clean(
         {
-            "finding": findings[0] if findings else None,
-            "seconds_line": _thin(lengths),
-            "reward_line": _thin(rewards),
-            "productive": data.find_productive(run),
+            "finding": next(map(to_plain, make_findings(run)), None),
+            "seconds_line": _thin([step.seconds for step in run.steps if id(step) not in starting]),
+            "reward_line": _thin(list(scalars.find_rewards(run.series).values())),
+            "productive": sum_devices(run.devices).states.get("productive"),
         }
     )
     return summary
 
 
 def _rate(row: _Row) -> int:
-    """Return how much a run needs attention: 2 where an action is needed now, 1 where it ended with a finding, else 0."""
+    """Return how much a run needs attention: 2: an action is needed now, 1: it ended with a finding, 0: none."""
     has_finding = bool(row.get("finding") and row["finding"]["is_finding"])
-    if row["state"] in _BAD or (row["state"] == RunState.RUNNING.word and (row["stalled"] or has_finding)):
+    if row["state"] in _BAD or row["stalled"] or (row["state"] == RunState.RUNNING.word and has_finding):
         return 2
     return int(has_finding)
 
 
 def _thin(values: list[float]) -> list[float | None]:
-    return data.thin(values, values, data.SPARK)[1]
+    return data.thin(values, values, SPARK)[1]
 
 
 def _sign(folders: tuple[Path, ...]) -> str:

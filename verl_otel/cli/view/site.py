@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
@@ -14,7 +15,6 @@ import msgspec
 from verl_otel._internal import printable, safe_files
 from verl_otel.analysis import findings
 from verl_otel.analysis.io import run_log
-from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import rollouts
 from verl_otel.cli.documents.base import to_plain
@@ -95,7 +95,7 @@ class Site:
                 return _make_reply(document.render(self._find(name)[0]), "html")
         raise NotFoundError("no such page")
 
-    def _find_document(self, parts: Sequence[str], query: _Query) -> Any:
+    def _find_document(self, parts: Sequence[str], query: _Query) -> Any:  # noqa: PLR0911 - one for each document
         """Return the JSON document below ``/api``."""
         match parts:
             case ["runs"]:
@@ -106,8 +106,12 @@ class Site:
                 return data.describe_step(self._find(name)[0], int(index))
             case ["runs", name, "explain"]:
                 return _explain(*self._find(name), query)
-            case ["runs", name, kind] if kind in _DOCUMENTS:
-                return _DOCUMENTS[kind](self._find(name)[0], query)
+            case ["runs", name, "steps"]:
+                return data.list_steps(self._find(name)[0], max(0, int(query.get("first", ["0"])[0])))
+            case ["runs", name, "scalars"]:
+                return data.list_scalars(self._find(name)[0], query.get("name", []))
+            case ["runs", name, "samples"]:
+                return _list_samples(self._find(name)[0], query)
             case ["compare", first, second]:
                 return data.compare_runs(self._find(first)[0], self._find(second)[0], first, second)
         raise NotFoundError("no such document")
@@ -119,15 +123,14 @@ class Site:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
             known = self._described[name] = run, data.describe_run(run)
         age = self._watcher.find_age(name)
-        described = {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
-        described["age"] = None if age is None else round(age, 1)
-        state = self._listing.find_state(name)
-        if state:
-            described["state"] = state
-        if read < WHOLE:
-            described["headline"] = [f"{read:.0%} of the files are read; this is what they say", *described["headline"]]
-            described["progress"] = ""
-        return described
+        return {
+            **known[1],
+            "state": self._listing.find_state(name) or known[1]["state"],
+            "explain": _judge_whole(known[1]["explain"], read),
+            "read": round(read, 4),
+            "age": None if age is None else round(age, 1),
+            "log": read_log(run.folders),
+        }
 
     def _find(self, name: str) -> tuple[Explanation, float]:
         """Return what is known of a run, and the share of its files that was read."""
@@ -142,18 +145,15 @@ def _make_reply(text: str, kind: str, *headers: tuple[str, str]) -> Reply:
 
 
 def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
-    """Return the document of ``verl-otel explain --json``: for some steps, or for those that it would choose, in its order.
-
-    Args:
-        run: What is known of the run.
-        read: The share of its files that was read. Of a part there is no sentence on how the run learned.
-        query: The numbers of the steps.
-    """
+    """Return the document of ``verl-otel explain --json``: for some steps, or for those that it would choose."""
     numbers = {int(text) for text in query.get("step", [])}
     chosen = [step for step in run.steps if step.number in numbers] or findings.choose_steps(run, MAX_EXPLAINED)
-    described = to_plain(make_explain(run, chosen[:MAX_EXPLAINED]))
-    partial = {"progress": ""} if read < WHOLE else {}
-    return {**described, **partial, "read": round(read, 4)}
+    return {**_judge_whole(to_plain(make_explain(run, chosen[:MAX_EXPLAINED])), read), "read": round(read, 4)}
+
+
+def _judge_whole(explained: dict[str, Any], read: float) -> dict[str, Any]:
+    """Return an explanation without the sentence on the reward where only a share of the files was read."""
+    return {**explained, "progress": ""} if read < WHOLE else explained
 
 
 def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
@@ -163,18 +163,6 @@ def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
     if group is None:
         return rollouts.list_groups(run.manifest, step, validation=validation)
     return rollouts.read_group(run.manifest, step, group[0], validation=validation)
-
-
-def _list_steps(run: Explanation, query: _Query) -> dict[str, Any]:
-    return data.list_steps(run, max(0, int(query.get("first", ["0"])[0])))
-
-
-def _list_scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
-    return data.list_scalars(run, query.get("name", []))
-
-
-_DOCUMENTS: Final = {"steps": _list_steps, "scalars": _list_scalars, "samples": _list_samples}
-"""The documents of a run, by the last part of their address."""
 
 
 # -- The last lines of the run log (``verl_logs*.jsonl``), if the run has one --
@@ -188,16 +176,9 @@ LONGEST_LINE: Final = 500
 def read_log(folders: Iterable[str]) -> list[str]:
     """Return the last records of all processes as ``verl-otel logs`` shows them, the newest first."""
     paths = [path for path in run_log.find_files(map(Path, folders)) if not run_log.is_rotated(path)]
-    records = sorted((record for path in paths[:LOG_FILES] for record in _read_records(path)), key=run_log.time_of)
+    lines: list[bytes] = []
+    for path in paths[:LOG_FILES]:
+        with contextlib.suppress(OSError):  # it was deleted meanwhile
+            lines += safe_files.read_tail(path, LOG_BYTES).splitlines()[-LOG_LINES:]
+    records = sorted(filter(None, map(run_log.parse, lines)), key=run_log.time_of)
     return [printable.show(render_line(record), LONGEST_LINE) for record in records[: -LOG_LINES - 1 : -1]]
-
-
-def _read_records(path: Path) -> Iterator[Record]:
-    try:
-        content = safe_files.read_tail(path, LOG_BYTES)
-    except OSError:  # it was deleted meanwhile
-        return
-    for line in content.splitlines()[-LOG_LINES:]:
-        record = run_log.parse(line)
-        if record is not None:
-            yield record

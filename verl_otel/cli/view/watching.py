@@ -89,7 +89,7 @@ class Watcher:
         self._wanted = threading.Event()
 
     def ask(self, name: str) -> tuple[Explanation, float] | None:
-        """Return what is known of a run, and the share of its files that this is known from; None if there is no such run.
+        """Return what is known of a run, and the share of its files that was read; None if there is no such run.
 
         The run is read from now on. The first answer has what one piece of its files contains.
         """
@@ -113,7 +113,7 @@ class Watcher:
             return None if watched is None else watched.explanation
 
     def find_age(self, name: str) -> float | None:
-        """Return how many seconds ago a run was explained; None if all files of a run that has ended are in its explanation."""
+        """Return how many seconds ago a run was explained; None if it has ended and all its files were read."""
         with self._lock:
             watched = self._runs.get(name)
             return None if watched is None or watched.live.is_finished else time.monotonic() - watched.explained_at
@@ -160,7 +160,7 @@ class Watcher:
 
 
 def _explain(watched: _Watched) -> Explanation:
-    """Return the explanation of a run; a new one at most every few seconds, while it is read for the first time, too."""
+    """Return the explanation of a run; a new one at most every few seconds, also while it is first read."""
     is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
     is_due = is_due or (
         watched.read_share < 1 and not watched.live.is_behind
@@ -205,7 +205,7 @@ class Catalogue:
     """Finds the runs again at each call: new ones appear, deleted ones go.
 
     Args:
-        folders: Folders of runs, and folders that hold one folder per run. Folders of the same name are nodes of one run.
+        folders: Folders of runs, and folders that hold one per run. Those of the same name are nodes of one run.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
