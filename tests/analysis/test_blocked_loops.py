@@ -84,7 +84,9 @@ def test_several_lines_of_a_function_block_a_loop_together(story):
             )  # fmt: skip
         stories.step(trainer, number, begin, begin + 3 + more, [("gen", begin, begin + 2 + more)], [own])
     step = summary.explain([story.write()]).steps[SLOW - 1]
-    found = [(verdict.kind, verdict.cause_name[:9], verdict.seconds) for verdict in step.verdicts if verdict.kind == "loop"]
+    found = [
+        (verdict.kind, verdict.cause_name[:9], verdict.seconds) for verdict in step.verdicts if verdict.kind == "loop"
+    ]
     assert found == [("loop", "fetch (fe", pytest.approx(1.0))]
 
 

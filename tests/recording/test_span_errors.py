@@ -171,7 +171,9 @@ def test_an_exception_of_a_library_is_at_the_line_that_called_it(recorded):
     with pytest.raises(ValueError), verl_otel.step(1):
         json.loads("{")
     (span,) = recorded.spans
-    assert span.attributes["verl.error.line"].endswith(" in test_an_exception_of_a_library_is_at_the_line_that_called_it")
+    assert span.attributes["verl.error.line"].endswith(
+        " in test_an_exception_of_a_library_is_at_the_line_that_called_it"
+    )
 
 
 @pytest.mark.full
