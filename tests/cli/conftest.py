@@ -22,6 +22,8 @@ from verl_otel.integrations import verl
 from verl_otel.integrations.ray import discovery
 
 TESTS = Path(__file__).resolve().parents[1]
+NO_READER = SimpleNamespace(folders=(), traces=None, processes=tuple)
+"""Of an explanation that no files were read for."""
 
 
 @pytest.fixture(scope="module")
@@ -167,11 +169,11 @@ def explained(monkeypatch, tmp_path):
     asked = SimpleNamespace(folders=None, steps=None)
 
     def use(run):
-        def explain(folders, *, steps=None, progress=None):
+        def read(folders, *, steps=None, progress=None):
             asked.folders, asked.steps = folders, steps
-            return run
+            return run, NO_READER
 
-        monkeypatch.setattr(summary, "explain", explain)
+        monkeypatch.setattr(summary, "read", read)
         return asked
 
     return use

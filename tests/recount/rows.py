@@ -1307,7 +1307,7 @@ ROWS = [
     Row(
         "page: trajectories",
         lambda o: [len(o.trajectories), len(o.samples)],
-        lambda p: [p.page[1]["counts"][name] for name in ("trajectories", "trained")],
+        lambda p: [p.page[1]["explain"]["counts"][name] for name in ("trajectories", "trained")],
         own=True,
     ),
     Row(
@@ -1316,14 +1316,15 @@ ROWS = [
             {(each.uid, each.index): [each.calls, [each.prompt, each.response]] for each in o.trajectories}
         ),
         lambda p: {
-            (each["uid"], each["rollout_index"]): [each["turns"], each["tokens"][:2]] for each in p.page[1]["slowest"]
+            (each["uid"], each["index"]): [each["turns"], [each["prompt_tokens"], each["response_tokens"]]]
+            for each in p.page[1]["slowest"]
         },
         own=True,
     ),
     Row(
         "page: step of the slowest trajectories",
         lambda o: PartOf(steps_of_trajectories(o)),
-        lambda p: {(each["uid"], each["rollout_index"]): each["step"] for each in p.page[1]["slowest"] if each["uid"]},
+        lambda p: {(each["uid"], each["index"]): each["step"] for each in p.page[1]["slowest"] if each["uid"]},
         own=True,
     ),
     # -- the boards --

@@ -63,13 +63,6 @@ def test_start_up_and_slow_steps_are_marked():
     assert data.describe_run(explanations.make(12, gpus=1))["start_up"] == []
 
 
-def test_a_start_up_is_worded_as_by_explain(recorded):
-    """Its length and its longest part, in the words of the command."""
-    (line,) = data.describe_run(recorded)["start_ups"]
-    most = "28.09 s until the first call to workers: Ray, imports, data, placement"
-    assert line == f"Start-up of attempt 1: 46.73 s, of which {most}."
-
-
 def test_only_what_is_unusual_is_a_finding():
     """A healthy run says where its slowest step spent its time, which needs no attention."""
     (healthy, *_), (held, *_) = (
