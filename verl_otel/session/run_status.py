@@ -112,7 +112,10 @@ class RunStatus:
                     self._state = state
             elif name == metric_names.TRAINING_STEP:
                 # Of a trainer whose steps have no spans. One that has spans logs a step before its span ends.
-                if not self._ended and not any(opened.verb == "step" for opened in batch.open_spans):
+                has_spans = any(opened.verb == "step" for opened in batch.open_spans) or any(
+                    span.name == _STEP for span in batch.spans
+                )
+                if not self._ended and not has_spans:
                     self._step = _whole(value)
                     self._change(point.time_ns)
             elif name in REWARDS:
