@@ -44,14 +44,13 @@ def _choose(run: Explanation, key: str) -> str:
 
 
 def advise_event(run: Explanation, kind: str) -> str:
-    """Return what to do about a stall or a crash; empty for other kinds of events."""
+    """Return what to do about a stall or a crash; empty for other kinds of events.
+
+    The command in it has no path: a user may give a page that has it to others.
+    """
     advice = EVENT_ADVICE.get(kind, "")
-    return f"{advice}: {events_command(run)} shows all of it" if advice else ""
-
-
-def events_command(run: Explanation) -> str:
-    """Return the command that shows the stalls and crashes of a run."""
-    return f"verl-otel explain {run_selection.name_run(run)} --events"
+    name = run.run_id if run_selection.name_run(run) == run.run_id else "RUN"
+    return f"{advice}: verl-otel explain {name} --events shows all of it" if advice else ""
 
 
 def find_key(verdict: Verdict) -> str:

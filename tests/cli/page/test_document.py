@@ -5,14 +5,18 @@
 import base64
 import hashlib
 import html
+import json
 import re
+import shutil
 
 import pytest
 
 from tests.builders import stories
-from tests.cli.page import explanations
+from tests.cli.page import embedded, explanations
 from verl_otel._internal import printable
+from verl_otel.analysis import summary
 from verl_otel.cli import headlines, page
+from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
 from verl_otel.errors import VerlOtelError
 
@@ -69,6 +73,15 @@ def test_a_name_that_looks_like_a_place_is_only_a_name():
     """Braces in a name are not filled in."""
     text = page.render(explanations.make(1, gpus=1, scalars=0, run_id="{{data}}"))
     assert "<title>{{data}} · verl-otel</title>" in text
+
+
+@pytest.mark.parametrize("name", ["stall", "crash"])
+def test_the_file_does_not_have_the_folder_of_the_run(tmp_path, name):
+    """A user may give it to others."""
+    folder = shutil.copytree(RECORDED / name, tmp_path / name)
+    documents = embedded.read(page.render(summary.explain([folder])))
+    assert "verl-otel explain RUN --events" in json.dumps(documents)
+    assert str(tmp_path) not in json.dumps(documents)
 
 
 def test_a_failed_writing_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -697,7 +697,7 @@ def find_next(run: model.Explanation, steps: Sequence[model.Step], *, whole: boo
     numbers = [step.number for step in steps if step.number is not None]
     if whole and numbers and not name.startswith("--otlp"):
         return [f"verl-otel export perfetto {name} --step {numbers[0]}", f"verl-otel explain {name}"]
-    commands = [advice.events_command(run)] if incidents.find_incidents(run) else []
+    commands = [f"verl-otel explain {name} --events"] if incidents.find_incidents(run) else []
     if whole:
         return [*commands, f"verl-otel explain {name}"]
     unexplained = findings.choose_unexplained(run, steps)
