@@ -104,6 +104,15 @@ def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, story):
     assert lines[4] == "Step 1, the first one, took 10.00 s, which includes the start-up (update_actor 80%)."
 
 
+def test_steps_without_phases_have_a_first_line(call, story):
+    """A loop of one's own may have none: the first lines, and the page, do not say that no step has ended."""
+    trainer = story.process()
+    for number in range(1, 7):
+        stories.step(trainer, number, 10 * number, 10 * number + (5 if number == 3 else 4), [])
+    lines = call("report", story.write()).out.splitlines()
+    assert lines[3] == "Slowest step: 3, 5.00 s. Nothing delayed any of 6 steps noticeably."
+
+
 def test_a_phase_beside_others_is_not_what_a_step_took_long_for(call, story):
     """``generate_async`` of the one-step-off trainer goes on behind the step: the trainer was in the update."""
     phases = [("generate_async", 0, 9), ("update_actor", 1, 5)]

@@ -72,14 +72,13 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
     """Yield where the slowest step of a run without findings spent its time; start-up is reported separately."""
     longest = findings.choose_steps(run, 1)[0]
     top = longest.longest_phase
-    if top is None:
-        return
     start_up = wording.describe_first(run.steps)
-    spent = _spent(longest) if top.key == "gen" else ""
+    phase = f", {top.share:.0%} of it in {top.key}" if top is not None else ""
+    spent = _spent(longest) if top is not None and top.key == "gen" else ""
     held = wording.begin_sentence(wording.describe_held(findings.sum_held(run.steps)))
     yield Headline(
-        f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
-        f"{top.share:.0%} of it in {top.key}. {held}.{spent}",
+        f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}{phase}. "
+        f"{held}.{spent}",
         longest,
         is_finding=False,
     )
@@ -87,9 +86,9 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         yield Headline(start_up, step_lengths.find_start_up(run.steps)[0], is_finding=False)
 
 
-def verdict_line(verdict: Verdict, step: Step | None = None) -> str:
-    """Return a verdict with its step; without it, the number that the verdict has."""
-    name = number(step) if step is not None else "?" if verdict.step is None else str(verdict.step)
+def verdict_line(verdict: Verdict) -> str:
+    """Return a verdict with the number of its step."""
+    name = "?" if verdict.step is None else str(verdict.step)
     return _line(name, verdict.step_seconds, wording.describe_verdict(verdict))
 
 

@@ -284,8 +284,8 @@ export function runView(name, query, go) {
   }
 
   async function showParts() {
-    const { headline, held, has_gpu: hasGpu, unfinished, events, run: whole } = run.explain;
-    const facts = make("p", { class: "soft lead" }, prose(filled([headline, held.of ? held.text : ""]).join(" · ")));
+    const { headline, held, counts, has_gpu: hasGpu, unfinished, events, run: whole } = run.explain;
+    const facts = make("p", { class: "soft lead" }, prose(filled([headline, counts.held ? held.text : ""]).join(" · ")));
     fills.verdict([run.findings, held, headline, run.read], () => [...verdict(run, hrefOf), facts]);
     fills.now([unfinished, run.state], () => nowPart(run));
     await pause();
