@@ -478,7 +478,7 @@ def _lines(document: Explain) -> Iterator[str]:
 
 def _describe_step(step: Step) -> Iterator[str]:
     end = f" {end_of(step)} {step.error}" if step.failed else ""
-    yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id}]{end}"
+    yield f"step {number(step)}: {seconds(step.seconds)} [trace {step.trace_id}]{end}"
     for verdict in step.verdicts[:_VERDICTS]:
         evidence = [f"kind {verdict.kind}", f"cause {verdict.cause}"]
         evidence += [f"trace {verdict.trace_id}"] if verdict.trace_id else []

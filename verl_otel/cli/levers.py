@@ -59,7 +59,7 @@ def choose(levers: Sequence[Lever], *, once: bool = False) -> list[Lever]:
     """Return the levers that have a line of their own: those that help in more than one step.
 
     Those with less than `SMALLEST_SHARE` have none. Of tails with the same gain the smallest has one: with few trajectories in
-    a step, 1 % and 5 % of them are the same ones.
+    a step, 1% and 5% of them are the same ones.
 
     Args:
         levers: The largest gain first.

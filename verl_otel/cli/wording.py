@@ -63,7 +63,7 @@ NO_SIGNAL: Final = (
 )
 """That advice, with settings of verl in brackets."""
 SMALL_SHARE: Final = 0.005
-"""Smaller shares round to 0 % and are not shown."""
+"""Smaller shares round to 0% and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1
 """Time between two steps of at least this share of the step is shown."""
 LISTED_STEPS: Final = 5
@@ -374,7 +374,7 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
 
 
 def describe_devices(devices: explain.DeviceSum) -> Iterator[str]:
-    """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1 % have no line."""
+    """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1% have no line."""
     for state, part in devices.states.items():
         if part >= SMALLEST_ROW or state == "productive":
             detail = ", ".join(
@@ -492,7 +492,7 @@ def describe_start_up(start_up: explain.StartUp) -> list[tuple[str, float]]:
 
 
 def percent(value: float) -> str:
-    """Return a share as a percentage for a table; no part rounds to 0 %, and none to 100 % beside others."""
+    """Return a share as a percentage for a table; no part rounds to 0%, and none to 100% beside others."""
     if 0 < value < SMALL_SHARE:
         return "<1%"
     return ">99%" if 1 - SMALL_SHARE <= value < 1 else f"{value:.0%}"

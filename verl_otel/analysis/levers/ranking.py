@@ -311,7 +311,7 @@ class Lever(NamedTuple):
     seconds: float
     """How much shorter the time from one step to the next would be: the mean, or of ``only_step`` alone."""
     low: float | None
-    """Lower end of the interval of 90 % for this mean, from the differences between the steps; None: unknown."""
+    """Lower end of the interval of 90% for this mean, from the differences between the steps; None: unknown."""
     high: float | None
     share: float
     """``seconds`` as a share of the time from one step to the next, or from ``only_step`` to the next."""

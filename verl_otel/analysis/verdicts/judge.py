@@ -255,17 +255,18 @@ def _join(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
         if len(same) < FEWEST_IN_TURN:
             yield from same
             continue
-        seconds, saved, lead = (
-            sum(values) for values in zip(*((v.seconds, v.saved, v.lead) for v in same), strict=True)
+        first = same[0]
+        yield first._replace(
+            kind=first.cause,
+            subject=first.cause_name or first.cause,
+            seconds=sum(verdict.seconds for verdict in same),
+            saved=sum(verdict.saved for verdict in same),
+            lead=sum(verdict.lead for verdict in same),
+            trace_id=0,
+            turn=None,
+            instance=first.instance if len({verdict.instance for verdict in same}) == 1 else "",
+            lost_calls=0,
         )
-        kind, name, instances = (
-            same[0].cause,
-            same[0].cause_name or same[0].cause,
-            {verdict.instance for verdict in same},
-        )
-        instance = same[0].instance if len(instances) == 1 else ""
-        joined = same[0]._replace(kind=kind, subject=name, seconds=seconds, saved=saved, lead=lead, lost_calls=0)
-        yield joined._replace(trace_id=0, turn=None, instance=instance)
 
 
 def sort(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:

@@ -162,7 +162,7 @@ def find_savings(path: Sequence[Segment], members: Sequence[Trajectory], root: N
 
     Returns:
         ``slowest``, ``1%`` and ``5%`` wherever the step waited for a trajectory, then groups that would save anything. "Slowest"
-        is what ended last, because that is what a step waits for; of 1 % and 5 %, at least one. A replica is named if it saves more.
+        is what ended last, because that is what a step waits for; of 1% and 5%, at least one. A replica is named if it saves more.
     """
     waits = find_waits(path, root)
     if not waits or not members:

@@ -318,7 +318,7 @@ class ProcessMemory(Document):
 
 
 class KeptMemory(Document):
-    """Memory of the GPUs of which sleeping engines keep most, the most first; none of which it is less than 5%."""
+    """Memory of the GPUs of which sleeping engines keep most, and at least 5%, the most first."""
 
     instance: Annotated[str, about("the process of the engine's server")]
     device: Annotated[str, about("id of the GPU")]
