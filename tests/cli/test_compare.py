@@ -149,7 +149,7 @@ def test_runs_of_different_size_have_a_scaling_efficiency(call, pair, form):
     assert "GPUs 8 16 +100.0%" in lines
     assert "GPU utilisation 80% 40% -50.0%" in lines
     assert "memory of a GPU, mean 64 GiB 64 GiB +0.0%" in lines
-    assert any(line.startswith("trained tokens, for a second of a step ") for line in lines)
+    assert any(line.startswith("trained tokens, per second of a step ") for line in lines)
     assert (
         "Scaling efficiency from 8 to 16 GPUs, tokens per second and GPU: 50% for trained tokens (100% is linear)."
         in lines
@@ -162,7 +162,7 @@ def test_rates_say_which_tokens_they_are_of_and_what_they_are_divided_by(call, p
     out = " ".join(call("compare", "a", "b").out.split())
     assert " tokens/s (" in out
     assert " ms/token (" in out
-    assert "Tokens: those that the model wrote and that were trained on, for a second of their step" in out
+    assert "Tokens: those that the model wrote and that were trained on, per second of their step" in out
 
 
 def test_too_few_steps_have_no_scaling_efficiency(call, pair):

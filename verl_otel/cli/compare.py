@@ -357,9 +357,10 @@ def _token_rows(compared: Compare) -> str:
     """Return which tokens those of two rows are, and what they are divided by."""
     if not any(row.name == "tokens_per_second" for row in compared.rows):
         return ""
+    device = "GPU" if compared.has_gpu else "device"
     return (
-        "Tokens: those that the model wrote and that were trained on, for a second of their step "
-        f"({'GPU' if compared.has_gpu else 'device'} seconds: of all, until the next step).\n"
+        "Tokens: those that the model wrote and that were trained on, per second of their step; "
+        f"{device} seconds: those of all {device}s until the next step.\n"
     )
 
 
@@ -373,8 +374,8 @@ def _count(compared: Compare) -> str:
 _GIB: Final = 1 << 30
 _ROWS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
     "gpus": ("GPUs", lambda value: f"{value:.0f}"),
-    "trained_tokens_per_second": ("trained tokens, for a second of a step", lambda value: f"{figure(value)}/s"),
-    "rollout_tokens_per_second": ("generated tokens, for a second of the run", lambda value: f"{figure(value)}/s"),
+    "trained_tokens_per_second": ("trained tokens, per second of a step", lambda value: f"{figure(value)}/s"),
+    "rollout_tokens_per_second": ("generated tokens, per second of the run", lambda value: f"{figure(value)}/s"),
     "gpu_utilization": ("GPU utilisation", lambda value: f"{value:.0%}"),
     "gpu_memory": ("memory of a GPU, mean", lambda value: f"{figure(value / _GIB)} GiB"),
     "gpu_memory_highest": ("memory of a GPU, highest", lambda value: f"{figure(value / _GIB)} GiB"),

@@ -79,10 +79,10 @@ class RunResources(Document):
 
     gpus: Annotated[int | None, about("number of GPUs, or of ranks on a CPU")]
     trained_tokens_per_second: Annotated[
-        float | None, about("tokens that the model wrote and steps trained on, for a second of a step")
+        float | None, about("tokens that the model wrote and steps trained on, per second of a step")
     ]
     rollout_tokens_per_second: Annotated[
-        float | None, about("tokens that the model wrote, validations included, for a second of time")
+        float | None, about("tokens that the model wrote, validations included, per second of time")
     ]
     gpu_utilization: Annotated[float | None, about("mean over time and GPUs, 0 to 1")]
     gpu_memory: Annotated[float | None, about("bytes of one GPU")]
