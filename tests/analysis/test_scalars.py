@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of a run become series: by name and labels, in the order of time, bounded."""
 
+from itertools import pairwise
+
 import pytest
 
 from tests.builders import stories
 from verl_otel.analysis import reader, summary
 from verl_otel.analysis.io.otlp_json import PointRecord
-from verl_otel.analysis.scalars import Columns, Room, find_rewards
+from verl_otel.analysis.scalars import Columns, Room, find_rewards, read_steps
 from verl_otel.cli.page import data
 
 
@@ -57,6 +59,22 @@ def test_a_long_series_is_thinned():
     assert 50 <= len(series.values) <= 101
     assert (series.values[0], series.values[-1]) == (0.0, 999.0)
     assert list(series.times_ns) == sorted(series.times_ns) == list(map(int, series.values))
+
+
+@pytest.mark.parametrize("steps", [60, 1000])
+def test_a_long_gauge_of_an_own_loop_keeps_its_points_of_steps(steps):
+    """It has a point where a drain came within the step, and one at its end: the latter stay, of as many steps as there is room for."""
+    columns = Columns(Room(2, 0, 0, 50))
+    for step in range(1, steps + 1):
+        columns.add(points("verl.actor.pg_loss", [step], begin=10 * step - 5), "trainer-0")
+        columns.add(points("verl.training.step", [step], begin=10 * step), "trainer-0")
+        columns.add(points("verl.actor.pg_loss", [step], begin=10 * step), "trainer-0")
+    found = {each.step: each.values["actor/pg_loss"] for each in read_steps(columns.series(), ["actor/pg_loss"])}
+    assert all(step == value for step, value in found.items())
+    assert len(found) >= 25
+    assert max(found) == steps
+    gaps = [after - before for before, after in pairwise(sorted(found))]
+    assert max(gaps) <= 4 * steps / 50
 
 
 def test_too_many_series_are_left_out_and_counted():

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def test_missing_programs_are_named_with_the_ways_to_them(call, tmp_path):
         assert f"no {names} in the path or in {tmp_path / 'cache'}" in done.err
         assert f"{option} PATH" in done.err
     assert "make collector" in done.err
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o777])
+def test_a_program_that_another_user_may_have_put_into_the_cache_is_not_run(tmp_path, monkeypatch, mode):
+    """The cache of a user without a home folder is below ``/tmp``, where others may make its folder first."""
+    home = tmp_path / f"verl-otel-{os.getuid()}"
+    monkeypatch.setattr(stack.safe_files, "find_cache", lambda: home / "cache")
+    path = stack.cache_folder() / "prometheus"
+    path.parent.mkdir(parents=True)
+    path.touch(0o755)
+    home.chmod(mode)
+    with nullcontext() if mode == 0o700 else pytest.raises(VerlOtelError, match="Prometheus is missing"):
+        assert stack.find_program(stack.PROMETHEUS) == path
 
 
 @pytest.mark.parametrize("status", [200, 500])

@@ -106,7 +106,7 @@ class TimeOut(BaseException):
 
 
 def test_a_time_out_leaves_no_span_open(host_module, recorded):
-    """Wherever CPython may run a signal handler that raises: the exception arrives, and nothing stays open or current."""
+    """Wherever CPython may run a signal handler that raises: the exception arrives, nothing stays open or current, and no span is recorded twice."""
     patch.replace(host_module.Worker, "method", patch.in_span(begin, lambda span, *_: span.set_attribute("seen", True)))
     worker, outside, place = host_module.Worker(), context_access().get(), 0
 
@@ -127,10 +127,12 @@ def test_a_time_out_leaves_no_span_open(host_module, recorded):
     left = 0
     while left <= 0:
         place = left = place + 1
+        before = list(recorded.spans)
         with contextlib.suppress(TimeOut):
             call()
         assert not RECORDER.open_spans, place
         assert context_access().get() is outside, place
+        assert len(recorded.spans) - len(before) <= 1, place
     assert place > 10, "the places ended before the work did"
 
 

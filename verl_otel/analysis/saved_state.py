@@ -50,7 +50,9 @@ def load(folders: Sequence[Path], name: str, kind: type[State]) -> State | None:
         kind: Type of the state.
     """
     try:
-        content = safe_files.read_bytes(_path(folders, name), MAX_BYTES, follow=False)
+        path = _path(folders, name)
+        safe_files.check_folder(path.parent)
+        content = safe_files.read_bytes(path, MAX_BYTES, follow=False)
         saved = msgspec.json.decode(content, type=_Saved)
         return _decode(saved.state, kind) if saved.code == sign_code() else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError):

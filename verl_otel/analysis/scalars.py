@@ -135,10 +135,35 @@ class Columns(msgspec.Struct):
         column.times.append(time_ns)
         column.values.append(value)
         if len(column.times) > 2 * (MAX_STEPS if key[0] == TRAINING_STEP else self.room.points):
+            of_steps = self._keep_of_steps(key, column)
+            if of_steps is not None:
+                self._columns[key] = of_steps
+                for known in (self._strides, self._passed, self._newest):
+                    known.pop(key, None)
+                return
             self._passed.setdefault(key, len(column.times))
             self._strides[key] = 2 * self._strides.get(key, 1)
             self._newest[key] = Column(column.times[-1:], column.values[-1:])
             self._columns[key] = Column(column.times[::2], column.values[::2])
+
+    def _keep_of_steps(self, key: Key, column: Column) -> Column | None:
+        """Return the points of a gauge of an own loop at the ends of steps, equally dense, and its newest; None: it has no such points, or no others.
+
+        Such a gauge also has points between the ends, wherever a drain came. By every second point those of the steps might all be dropped.
+        """
+        steps = self._columns.get((TRAINING_STEP, key[1][-1:] if _find_instance(key) else ()), Column())
+        places = {time_ns: place for place, time_ns in enumerate(steps.times)}
+        kept = [place for place, time_ns in enumerate(column.times) if time_ns in places]
+        if len(kept) == len(column.times):
+            return None
+        stride = 1
+        while len(kept) > self.room.points and stride < len(places):
+            stride *= 2
+            kept = [place for place in kept if not places[column.times[place]] % stride]
+        if not 0 < len(kept) <= self.room.points:
+            return None
+        kept += [len(column.times) - 1] * (kept[-1] < len(column.times) - 1)
+        return Column(array("q", map(column.times.__getitem__, kept)), array("d", map(column.values.__getitem__, kept)))
 
     def keys(self) -> Iterable[Key]:
         """Return name and labels of all series."""

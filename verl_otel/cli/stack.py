@@ -124,13 +124,22 @@ def find_program(program: Program, given: Path | None = None) -> Path:
             raise VerlOtelError(f"{program.option} {given}: there is no program of this name")
         return Path(path).absolute()
     for name in program.names:
-        path = shutil.which(name) or shutil.which(name, path=str(cache_folder()))
+        path = shutil.which(name) or _find_cached(name)
         if path is not None:
             return Path(path).absolute()
     raise VerlOtelError(
         f"{program.title} is missing: no {' or '.join(program.names)} in the path or in {cache_folder()}.\n"
         f"  It is {program.ways}.\n  {program.option} PATH names one that is elsewhere."
     )
+
+
+def _find_cached(name: str) -> str | None:
+    """Return a program of the cache, which is below ``/tmp`` for a user without a home folder: one that another user may have put there is not run."""
+    try:
+        safe_files.check_folder(cache_folder())
+    except OSError:
+        return None
+    return shutil.which(name, path=str(cache_folder()))
 
 
 # -- the command --

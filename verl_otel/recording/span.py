@@ -326,7 +326,9 @@ class Span:
             self.discard()
         elif self.start:
             self.stop = self.stop or clock()
-            if self in RECORDER.open_spans:
+            if self in RECORDER.ended:  # the exit had handed it over already
+                RECORDER.open_spans.pop(self, None)
+            elif self in RECORDER.open_spans:
                 RECORDER.end(self)
 
     def _detach_noop(self) -> Span:

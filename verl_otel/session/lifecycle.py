@@ -240,7 +240,8 @@ class Session:
             self._thread.join(remaining(deadline))
         self._collect(observe=self.opened, deadline=deadline)
         own_loop.end()
-        run_status.note_error(own_loop.find_error())
+        with error_boundary.suppress_errors("run state"):
+            run_status.note_error(own_loop.find_error())
         self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
         with error_boundary.suppress_errors("collectors"):

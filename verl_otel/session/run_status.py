@@ -61,6 +61,11 @@ def _read_number(span: SpanRecord) -> int | None:
     return number if isinstance(number, int) and abs(number) <= MAX_NUMBER else None
 
 
+def _has_step(batch: Batch) -> bool:
+    """Return whether the span of a step is open or has ended."""
+    return any(opened.verb == "step" for opened in batch.open_spans) or any(span.name == _STEP for span in batch.spans)
+
+
 def _whole(value: float) -> int | None:
     return int(value) if math.isfinite(value) and abs(value) <= MAX_NUMBER else None
 
@@ -112,10 +117,7 @@ class RunStatus:
                     self._state = state
             elif name == metric_names.TRAINING_STEP:
                 # Of a trainer whose steps have no spans. One that has spans logs a step before its span ends.
-                has_spans = any(opened.verb == "step" for opened in batch.open_spans) or any(
-                    span.name == _STEP for span in batch.spans
-                )
-                if not self._ended and not has_spans:
+                if not self._ended and not _has_step(batch):
                     self._step = _whole(value)
                     self._change(point.time_ns)
             elif name in REWARDS:

@@ -77,7 +77,10 @@ def describe(stack: Sequence[FrameType], ran: float, pinged: float) -> BlockingW
 
 
 def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
-    """Return the innermost open span that a wrapper of a user on the stack holds: of what hooks opened, the current one may lie deeper."""
+    """Return the open span of the innermost decorated function on the stack.
+
+    Spans of hooks do not count: the task may have opened another one inside, which `_find_current` returns.
+    """
     for frame in stack:
         name = frame.f_code.co_filename
         if name.startswith(_OWN):
