@@ -4,7 +4,7 @@
 
 import re
 
-VERDICTS = re.compile(r"verl-otel: (step |(none|\d+) of \d+ steps )")
+VERDICTS = re.compile(r"verl-otel: (step |(none|\d+) of \d+ steps |\d+ steps?: too few )")
 
 
 def find_unexpected(log):
