@@ -22,7 +22,7 @@ def quantile(ordered: Sequence[float], fraction: float) -> float:
 
 
 def pick_quantiles(ordered: Sequence[float]) -> tuple[float, ...]:
-    """Return minimum, p50, p95, p99 and maximum of sorted numbers, each one of them (nearest rank); none of none."""
+    """Return minimum, p50, p95, p99 and maximum of sorted numbers, each one of them (nearest rank); empty without any."""
     if not ordered:
         return ()
     ranks = [max(0, math.ceil(share * len(ordered)) - 1) for share in (0.0, 0.5, 0.95, 0.99, 1.0)]

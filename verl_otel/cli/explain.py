@@ -453,10 +453,9 @@ def _lines(document: Explain) -> Iterator[str]:
     yield f"run {document.run_id}: {document.state}, {counted(counts['steps'], 'step')}, {trajectories}"
     if document.longest is not None:
         usual = "unknown" if document.median is None else seconds(document.median)
-        yield (
-            f"median step {usual}, longest {seconds(document.longest)}; "
-            f"{document.held.text}, {counts['unexplained']} slow without a cause"
-        )
+        held = f"{document.held.text}, " if counts["held"] or not counts["unexplained"] else ""
+        slow = f"{counts['unexplained']} slow without a cause"
+        yield f"median step {usual}, longest {seconds(document.longest)}; {held}{slow}"
     yield from filter(None, [document.failed])
     for event in document.events[:_EVENTS]:
         yield f"{event.kind}: {event.text}"

@@ -55,7 +55,7 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
 
 
 def find_silent(run: Explanation) -> Iterator[Headline]:
-    """Yield what nothing was slow for and is learned wrong. The texts are not safe to print."""
+    """Yield what is learned wrong although nothing was slow. The texts are not safe to print."""
     worst = findings.find_unrewarded(run.steps)
     if worst is not None:
         failed_work = wording.describe_failure(worst.failures[0])

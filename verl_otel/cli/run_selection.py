@@ -205,7 +205,7 @@ class Meter:
 
 
 def choose_steps(run: Explanation, asked: options.Steps, number: int | None = None) -> list[Step]:
-    """Return the steps that are explained; of those that were trained again by number first what counts, and not what was superseded.
+    """Return the steps that are explained; superseded ones come after those that count.
 
     Args:
         run: The run.

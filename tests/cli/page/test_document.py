@@ -15,7 +15,7 @@ from tests.builders import stories
 from tests.cli.page import embedded, explanations
 from verl_otel._internal import printable
 from verl_otel.analysis import summary
-from verl_otel.cli import headlines, page
+from verl_otel.cli import headlines, page, rollouts
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
 from verl_otel.errors import VerlOtelError
@@ -76,10 +76,12 @@ def test_a_name_that_looks_like_a_place_is_only_a_name():
 
 
 @pytest.mark.parametrize("name", ["stall", "crash"])
-def test_the_file_does_not_have_the_folder_of_the_run(tmp_path, name):
-    """A user may give it to others."""
+def test_the_file_does_not_have_the_folders_of_the_user(tmp_path, name):
+    """That of the run, and those of the samples: a user may give the file to others."""
     folder = shutil.copytree(RECORDED / name, tmp_path / name)
-    documents = embedded.read(page.render(summary.explain([folder])))
+    run = summary.explain([folder])
+    samples = {key: str(tmp_path / "samples") for key in (rollouts.TRAINING, rollouts.VALIDATION)}
+    documents = embedded.read(page.render(run._replace(manifest={**run.manifest, **samples})))
     assert "verl-otel explain RUN --events" in json.dumps(documents)
     assert str(tmp_path) not in json.dumps(documents)
 

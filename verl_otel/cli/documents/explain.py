@@ -339,7 +339,7 @@ class WholeRun(Document):
 
     gpu: Devices
     devices: DeviceSum
-    learned_wrong: Annotated[tuple[str, ...], about("sentences: nothing was slow for it, and it is learned wrong")]
+    learned_wrong: Annotated[tuple[str, ...], about("sentences on what is learned wrong although nothing was slow")]
     balance: Balance | None
     off_policy: OffPolicy | None
     cost: RunCost | None

@@ -38,6 +38,8 @@ MAX_KEYS: Final = 40
 MAX_SERIES: Final = 1_000
 OWN: Final = ("folders", "name", "next")
 """Keys with the paths of the user, who may give the file of a report to others."""
+NO_FACTS: Final = ("attempts", "status", rollouts.TRAINING, rollouts.VALIDATION)
+"""Keys of the manifest that are no facts to show: what the page has in another form, and more of these paths."""
 LISTED: Final = 200
 UNSETTLED: Final = 3
 """The last steps may change, and all whose GPU time is not known yet: it becomes known with the next ones."""
@@ -70,7 +72,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
         "indicators": [indicator._asdict() for indicator in indicators.find(run)[1]],
         "slowest": [describe_trajectory(trajectory, trajectory.start_ns) for trajectory in run.slowest],
-        "facts": {key: value for key, value in run.manifest.items() if key not in ("attempts", "status")},
+        "facts": {key: value for key, value in run.manifest.items() if key not in NO_FACTS},
         "samples": rollouts.has_folder(run.manifest),
         "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:MAX_SERIES],
     }
