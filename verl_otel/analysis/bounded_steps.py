@@ -54,6 +54,7 @@ class Steps(msgspec.Struct, dict=True):
     _every: int = 1
     _packed: dict[int, bytes] = {}
     """Steps as they were before they were shortened."""
+    _packed_bytes: int = 0
 
     def __post_init__(self) -> None:
         """Begin without a question."""
@@ -85,13 +86,15 @@ class Steps(msgspec.Struct, dict=True):
             step = self._steps[index]
             if self._limits.packed or step.number in self.asked:
                 self._packed[index] = saved_state.pack(step)
+                self._packed_bytes += len(self._packed[index])
             short = shorten(step)
             self._steps[index] = short._replace(slowest=(), savings=(), verdicts=()) if self._limits.bare else short
         self._detailed = kept
-        size = sum(map(len, self._packed.values()))
-        for index in [index for index in self._packed if self._steps[index].number not in self.asked]:
-            if size > self._limits.packed:
-                size -= len(self._packed.pop(index))
+        if self._packed_bytes > self._limits.packed:
+            for index in [index for index in self._packed if self._steps[index].number not in self.asked]:
+                self._packed_bytes -= len(self._packed.pop(index))
+                if self._packed_bytes <= self._limits.packed:
+                    break
 
     def all(self) -> tuple[Step, ...]:
         """Return the steps in the order of time."""

@@ -167,7 +167,7 @@ def failed(run: Explanation) -> str:
     """Return the message about steps that failed or were interrupted; empty if there are none."""
     steps = [step for step in run.steps if step.failed]
     texts = [
-        f"step {number(step)} after {seconds(step.seconds)}{_name_error(step.error, step.error_line)}"
+        f"step {number(step)} after {seconds(step.seconds)}{name_error(step.error, step.error_line)}"
         f"{step.dead_child and f'; {step.dead_child}'}"
         for step in steps[:MOST_FAILED]
     ]
@@ -179,10 +179,10 @@ def failed(run: Explanation) -> str:
     if run.state != RunState.FAILED.word or status is None or not status.newest.error:
         return ""
     after = f"after step {number(run.steps[-1])}" if run.steps else "before the first step"
-    return show(f"FAILED {after}{_name_error(status.newest.error, status.newest.error_line)}", SENTENCE)
+    return show(f"FAILED {after}{name_error(status.newest.error, status.newest.error_line)}", SENTENCE)
 
 
-def _name_error(error: str, line: str) -> str:
+def name_error(error: str, line: str) -> str:
     """Return an exception with where it was raised, after a colon; empty without one."""
     place, _, function = line.rpartition(" in ")
     where = f" in {function}" if function else ""

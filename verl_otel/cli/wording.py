@@ -15,7 +15,7 @@ from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import blocked_loops, off_policy, own_workers
-from verl_otel.cli.formatting import end_of, number, show_bytes, show_settings
+from verl_otel.cli.formatting import end_of, name_error, number, show_bytes, show_settings
 from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
 
 if TYPE_CHECKING:
@@ -208,7 +208,9 @@ def describe_length(step: Step, excess: Excess) -> str:
     usual = "" if excess.usual is None else f" (others: median {seconds(excess.usual)})"
     if excess.other is not None:
         usual = f" (step {number(excess.other)}: {seconds(excess.other.seconds)})"
-    name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
+    name = f"Step {number(step)} took {seconds(step.seconds)}"
+    if step.failed:
+        name = f"Step {number(step)} {end_of(step)} after {seconds(step.seconds)}{show(name_error(step.error, step.error_line))}"
     if step.verdicts:
         late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
         if excess.is_measured:

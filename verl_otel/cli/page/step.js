@@ -84,8 +84,7 @@ function verdicts(step) {
   const causes = step.verdicts.map((verdict) => ({ ...verdict, is_finding: true }));
   if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
   const rows = causes.sort((a, b) => b.saved - a.saved).map((cause, place) => verdictRow(cause, place));
-  return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title),
-    step.error ? bdi(` ${[step.error, step.error_line, step.dead_child].filter(Boolean).join(", ")}`) : "")];
+  return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title))];
 }
 
 const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
