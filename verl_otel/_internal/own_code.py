@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Code of the user's own, as opposed to the standard library, what is installed, and this package. Its lines are what a user knows."""
+"""The user's own code: neither the standard library, nor an installed package, nor this one. A user knows its lines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def is_own(path: str) -> bool:
 
 
 def find_raised(error: BaseException) -> str:
-    """Return the innermost line of the user's own that an exception came through, ``FILE:LINE in FUNCTION``; empty: unknown.
+    """Return the innermost line of the user's own code that an exception came through, ``FILE:LINE in FUNCTION``; empty: unknown.
 
-    Without a line of the user's own, it is the one that raised it.
+    Where it came through none, return the line that raised it.
 
     Example:
         "/home/me/reward.py:12 in parse"

@@ -675,7 +675,7 @@ def _find_end_of(step: Span) -> RunState:
 
 
 def find_error() -> BaseException | None:
-    """Return the exception with which the program ends; None: it has not ended, or without one.
+    """Return the exception with which the program ends; None: it goes on, or ends without one.
 
     The interpreter stores it before it calls the functions of `atexit`. An interactive one stores each exception and goes on.
     """
