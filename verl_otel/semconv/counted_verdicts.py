@@ -4,14 +4,15 @@
 
 from typing import Final
 
-SERIES: Final = "47"
+SERIES: Final = "47, healthy-asyncio, healthy-sync"
 """What was trained: seeds, and modes without a fault."""
 RIGHT: Final[dict[str, tuple[int, int]]] = {
     "between": (5, 5),
     "loop": (7, 7),
-    "phase": (12, 13),
+    "phase": (12, 16),
     "process": (17, 17),
     "rank": (2, 2),
+    "replica": (0, 1),
     "trajectory": (7, 7),
 }
 """How many were right, and of how many, by kind."""
