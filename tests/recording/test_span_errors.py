@@ -176,6 +176,16 @@ def test_an_exception_of_a_library_is_at_the_line_that_called_it(recorded):
     )
 
 
+@pytest.mark.parametrize("name", ["<string>", "def answer():\n    raise ValueError"])
+def test_generated_code_is_not_where_an_exception_was_raised(recorded, name):
+    """A model may have written it, and its text or its names are content: the line is that which ran it."""
+    code = compile("def answer():\n    raise ValueError\nanswer()", name, "exec")
+    with pytest.raises(ValueError), verl_otel.step(1):
+        exec(code, {})
+    (span,) = recorded.spans
+    assert span.attributes["verl.error.line"].endswith(" in test_generated_code_is_not_where_an_exception_was_raised")
+
+
 @pytest.mark.full
 def test_a_broken_pool_is_recorded_with_the_death_that_broke_it(recorded):
     """The exception says that some process ended; the span has its pid and signal, and not those of what the pool then ended."""

@@ -15,13 +15,13 @@ _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{o
 
 def is_own(path: str) -> bool:
     """Return whether a file has code that is neither of the standard library nor installed."""
-    return not path.startswith(_STANDARD) and not any(folder in path for folder in _INSTALLED)
+    return path.isprintable() and not path.startswith(_STANDARD) and not any(folder in path for folder in _INSTALLED)
 
 
 def find_raised(error: BaseException) -> str:
     """Return the innermost line of the user's own code that an exception came through, ``FILE:LINE in FUNCTION``; empty: unknown.
 
-    Where it came through none, return the line that raised it.
+    Where it came through none, return the line that raised it, unless that is generated code: a model may have written it.
 
     Example:
         "/home/me/reward.py:12 in parse"
@@ -34,4 +34,7 @@ def find_raised(error: BaseException) -> str:
     if own is None or last is None:
         return ""
     found = own if is_own(own.tb_frame.f_code.co_filename) else last
-    return f"{found.tb_frame.f_code.co_filename}:{found.tb_lineno} in {found.tb_frame.f_code.co_name}"
+    path = found.tb_frame.f_code.co_filename
+    if path.startswith("<") or not path.isprintable():
+        return ""
+    return f"{path}:{found.tb_lineno} in {found.tb_frame.f_code.co_name}"
