@@ -4,7 +4,7 @@
 
 from typing import Final
 
-SERIES: Final = "47, healthy-asyncio, healthy-sync"
+SERIES: Final = "47, healthy-asyncio, healthy-sync, healthy-threads"
 """What was trained: seeds, and modes without a fault."""
 RIGHT: Final[dict[str, tuple[int, int]]] = {
     "between": (5, 5),
