@@ -532,7 +532,7 @@ def count_trend(oracle):
 
 
 def count_change(oracle):
-    """The last three steps as a multiple of those before, whose median is taken. Nothing in fewer than eleven steps.
+    """The last three steps as a multiple of those before, whose median is taken. Nothing in fewer than eleven steps, or where that median is 0.
 
     Of seconds the median counts, those below 0.1 s as that: of a step, and of the mean wait of its trajectories for the model and for tools. Of sizes
     the largest counts.
@@ -548,8 +548,9 @@ def count_change(oracle):
         "tool": 1.0,  # no mode with so many steps has tools
     }
     for name, key in (("policy_loss", "actor/pg_loss"), ("rollout_gap", "training/rollout_probs_diff_mean")):
-        if sizes := oracle.by_step(key):
-            found[name] = compare_last([abs(each) for each in sizes.values()], max)
+        sizes = [abs(each) for each in oracle.by_step(key).values()]
+        if sizes and statistics.median(sizes[:-3]):
+            found[name] = compare_last(sizes, max)
     return {
         name: Between(0.98 * value, 1.02 * value) if name == "generation" else value for name, value in found.items()
     }
