@@ -71,7 +71,7 @@ def test_the_late_rank_is_named(steps):
 def test_words_name_the_worst_step(training):
     """What people read begins with the worst steps and says what held them."""
     text = call("explain", training.folder)
-    assert "longer than usual" in text
+    assert "longer than in other steps" in text
     assert "checkpoint" in text
     assert "tool add" in call("explain", training.folder, "--step", "4")
     assert "Tool add blocked the event loop of agent_loop-0 for" in call("explain", training.folder, "--step", "13")

@@ -369,8 +369,12 @@ class Aggregator(msgspec.Struct, dict=True):
         if not members and timeline.consumes_submitted(root):
             path = timeline.mark_unlinked(path, self._waiting.values())
         verdicts = self._judge.judge(built.step, built.findings)
-        step = built.step._replace(path=path, groups=critical_path.group(path), verdicts=verdicts)
-        step = step._replace(savings=(*step.savings, *savings))
+        step = built.step._replace(
+            path=path,
+            groups=critical_path.group(path),
+            verdicts=verdicts,
+            savings=(*built.step.savings, *savings),
+        )
         judged = JudgedStep(step, built.members)
         if self._has_other_rank(step, root):
             self._windows.merge_step(judged)
@@ -493,7 +497,7 @@ class Aggregator(msgspec.Struct, dict=True):
                 verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if verdicts else {}
             named = blocked_loops.name_pauses(step, verdicts, pauses)
-            return tuple(one._replace(instance="") if _is_anybodys(step, one) else one for one in named)
+            return tuple(one._replace(instance="") if _may_be_another(step, one) else one for one in named)
 
         drafts = [draft.step for draft in self._windows.drafts()]
         return settle([*self.steps.all(), *drafts], find_verdicts, self._unused)
@@ -508,8 +512,8 @@ class Aggregator(msgspec.Struct, dict=True):
         return self._gpu_account.total() if self._gpu_account is not None else ()
 
 
-def _is_anybodys(step: Step, verdict: Verdict) -> bool:
-    """Return whether several ranks took as long, so that a verdict on the phase names no process: the one that has it may have waited."""
+def _may_be_another(step: Step, verdict: Verdict) -> bool:
+    """Return whether several ranks took as long in a phase that was slow: the process of the verdict may have waited for another one."""
     return verdict.kind == "phase" and (verdict.alike or step.is_shared)
 
 

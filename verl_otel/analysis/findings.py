@@ -251,6 +251,8 @@ class Held(NamedTuple):
     late: int
     """Steps after which the next one started late."""
     of: int
+    slow: int
+    """Steps that were slow without a known cause."""
     usual: int
     """Steps that say what is usual."""
     seconds: float
@@ -272,6 +274,7 @@ def sum_held(steps: Sequence[Step]) -> Held:
         sum(excess.longer > 0 for excess in found),
         sum(excess.late > 0 for excess in found),
         len(steps),
+        len(step_lengths.find_unexplained(steps)),
         len(step_lengths.find_baseline(steps)),
         sum(excess.longer + excess.late for excess in found),
         sum(excess.rest for excess in found),

@@ -382,6 +382,11 @@ class Event(NamedTuple):
     """One line, as in the log of the training."""
     detail: dict[str, Any]
 
+    @property
+    def resolved(self) -> bool:
+        """Whether it is over."""
+        return "resolved" in self.detail
+
 
 class Series(NamedTuple):
     """One scalar over the run."""

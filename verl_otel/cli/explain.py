@@ -213,11 +213,8 @@ def _verdict_count(document: Explain) -> str:
         more = f" Slow without a cause: {unexplained}." if unexplained else ""
         share = wording.share(document.held.share)
         text = f"{document.held.text} ({share} of the time of all steps and between them).{more}"
-    elif slow:
-        were = "was" if slow == 1 else "were"
-        text = f"{slow:,} of {counted(count, 'step')} {were} slow, none explained: {unexplained}."
     else:
-        text = f"{wording.begin_sentence(document.held.text)}."
+        text = f"{wording.begin_sentence(document.held.text)}{f': {unexplained}' if slow else ''}."
     return "\n".join(filter(None, [text, document.starting]))
 
 
@@ -453,9 +450,8 @@ def _lines(document: Explain) -> Iterator[str]:
     yield f"run {document.run_id}: {document.state}, {counted(counts['steps'], 'step')}, {trajectories}"
     if document.longest is not None:
         usual = "unknown" if document.median is None else seconds(document.median)
-        held = f"{document.held.text}, " if counts["held"] or not counts["unexplained"] else ""
-        slow = f"{counts['unexplained']} slow without a cause"
-        yield f"median step {usual}, longest {seconds(document.longest)}; {held}{slow}"
+        slow = f", {counts['unexplained']} slow without a known cause" if counts["held"] else ""
+        yield f"median step {usual}, longest {seconds(document.longest)}; {document.held.text}{slow}"
     yield from filter(None, [document.failed])
     for event in document.events[:_EVENTS]:
         yield f"{event.kind}: {event.text}"

@@ -190,6 +190,8 @@ def describe_held(held: Held) -> str:
     if not held.long and not held.late:
         if held.usual < step_lengths.FEWEST:
             return f"{_TOO_FEW}: {held.usual} of {held.of:,} can be compared, {step_lengths.FEWEST} are needed"
+        if held.slow:
+            return f"{held.slow:,} of {counted(held.of, 'step')} {'was' if held.slow == 1 else 'were'} slow without a known cause"
         return f"nothing delayed any of {held.of:,} steps noticeably"
     after = f", after {held.late:,} the next one started late" if held.late else ""
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""

@@ -393,7 +393,7 @@ def _process_of(event: Event) -> tuple[str, str]:
 
 
 def _join(group: Sequence[Event]) -> Event:
-    shown = next((event for event in group if "resolved" not in event.detail), group[0])
+    shown = next((event for event in group if not event.resolved), group[0])
     detail = dict(shown.detail)
     stacks = [event.detail["stacks"] for event in group if isinstance(event.detail.get("stacks"), dict)]
     if stacks:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Explanation, Step
@@ -91,7 +91,8 @@ def judge_run(run: Explanation) -> OffPolicy | None:
         if key is not None:
             for time, value in zip(series.times_ns, series.values, strict=True):
                 steps.setdefault(time, {})[key] = value
-    return judge(steps.values(), max([1, *map(_count_updates, run.steps)]))
+    updates = [count for count in map(_count_updates, run.steps) if count]
+    return judge(steps.values(), round(median(updates or [1])))
 
 
 def _count_updates(step: Step) -> int:

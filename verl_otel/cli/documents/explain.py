@@ -637,7 +637,6 @@ def _make_event(run: model.Explanation, event: model.Event, *, all_stacks: bool)
         event,
         after=(event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
         time=event.time_ns / 1e9,
-        resolved="resolved" in event.detail,
         culprit=str(incidents.find_culprit(event).get("instance", "")),
         stack=stacks[0].frames if stacks else (),
         stacks=stacks if all_stacks else incidents.choose_first(event, stacks),

@@ -109,7 +109,7 @@ class Listing:
         overviews = [run_overview.read(folder) for folder in folders]
         overview = max(overviews, key=lambda overview: overview.last_step or -1)
         events = run_files.read_events(folders, [])
-        is_stalled = any(event.kind == "stall" and "resolved" not in event.detail for event in events)
+        is_stalled = any(event.kind == "stall" and not event.resolved for event in events)
         row = {
             **to_plain(make_run_row(overview)),
             "run": name,
