@@ -8,6 +8,7 @@ Usage: ray_short_lived.py FOLDER
 import atexit
 import json
 import multiprocessing
+import os
 import sys
 import time
 from pathlib import Path
@@ -19,10 +20,15 @@ import verl_otel
 FOLDER = Path(sys.argv[1])
 
 
+def register_exit_handler():
+    """Before telemetry registers its own in the worker, so that it runs after that."""
+    atexit.register((FOLDER / str(os.getpid())).touch)
+
+
 @ray.remote
 class Judge:
-    def __init__(self, name):
-        atexit.register((FOLDER / name).touch)  # before telemetry starts its own, so that it runs after that
+    def get_pid(self):
+        return os.getpid()
 
     @verl_otel.reward("math")
     def score(self, answer):
@@ -62,11 +68,13 @@ def end(judge, way):
 
 
 def main():
-    ray.init(address="local", num_cpus=2, include_dashboard=False)
-    ways = ("scope", "exit_actor", "terminate")
+    setup = {"worker_process_setup_hook": register_exit_handler}
+    ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env=setup)
+    ways, pids = ("scope", "exit_actor", "terminate"), {}
     for way in ways:
         with verl_otel.step(ways.index(way)), verl_otel.trajectory("p", way):
-            judge = Judge.options(name=f"judge_{ways.index(way)}_ab12").remote(way)
+            judge = Judge.options(name=f"judge_{ways.index(way)}_ab12").remote()
+            pids[way] = ray.get(judge.get_pid.remote())
             ray.get(judge.score.remote("42"))
             end(judge, way)
             del judge
@@ -74,9 +82,10 @@ def main():
     with verl_otel.step(len(ways)):
         codes = [ray.get(grader.grade.remote("42")) for _ in range(2)]
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not all((FOLDER / way).exists() for way in ways):
+    handled = {way: FOLDER / str(pid) for way, pid in pids.items()}
+    while time.monotonic() < deadline and not all(path.exists() for path in handled.values()):
         time.sleep(0.1)
-    ended = [way for way in ways if (FOLDER / way).exists()]
+    ended = [way for way, path in handled.items() if path.exists()]
     ray.shutdown()
     verl_otel.shutdown()
     print("RESULT " + json.dumps({"codes": codes, "ended": ended}), flush=True)
