@@ -21,7 +21,7 @@ from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
 from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Saving, Segment, Step, Trajectory, Verdict
-from verl_otel.analysis.scalars import Columns, Room
+from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
@@ -33,7 +33,7 @@ from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
-from verl_otel.analysis.windows import Window, Windows, find_restarts, find_start
+from verl_otel.analysis.windows import Window, Windows, find_restarts
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import DRAIN_INTERVAL
@@ -518,17 +518,3 @@ def _may_be_another(step: Step, verdict: Verdict) -> bool:
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}
-
-
-def begin(manifest: dict[str, Any], limits: Limits, room: Room) -> Aggregator:
-    """Return the aggregator of a run of which nothing has been read.
-
-    Args:
-        manifest: The run's manifest.
-        limits: How much of the run is kept.
-        room: How many scalars are kept.
-    """
-    engine = str(manifest.get(attr.ENGINE, ""))
-    windows = Windows(list(find_restarts(manifest)), find_start(manifest))
-    kept, recent = Steps(limits), RecentSteps(limits.replayed)
-    return Aggregator(manifest, Context(engine), limits, Columns(room), Tally(engine), kept, recent, windows)
