@@ -27,7 +27,6 @@ from verl_otel.cli import run_overview
 from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.explain import sum_devices
 from verl_otel.cli.documents.report import make_findings
-from verl_otel.cli.documents.runs import make_run_row
 from verl_otel.cli.page import data
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.semconv.run_state import CRASHED, NO_END, RunState
@@ -111,7 +110,7 @@ class Listing:
         events = run_files.read_events(folders, [])
         is_stalled = any(event.kind == "stall" and not event.resolved for event in events)
         row = {
-            **to_plain(make_run_row(overview)),
+            **to_plain(overview),
             "run": name,
             "folder": None,
             "nodes": len(folders),
