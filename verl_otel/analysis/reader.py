@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import saved_state, spilling
+from verl_otel.analysis import saved_state, whole_run
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Steps
 from verl_otel.analysis.gpu import devices
@@ -198,7 +198,7 @@ class RunReader(msgspec.Struct, dict=True):
             processes[0].resource.text(attr.RUN_ID) if processes else self.folders[0].name
         )
         steps, unused = run.settled_steps()
-        steps = spilling.name_reads(steps, series, find_restarts(manifest))
+        steps = whole_run.name_reads(steps, series, find_restarts(manifest))
         series = add_rewards(series, steps, is_distributed=run.is_distributed)
         start_ns, end_ns = run.begin_ns, run.end_ns
         if not start_ns:  # without spans, those of its events and scalars

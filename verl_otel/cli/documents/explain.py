@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from verl_otel._internal.printable import seconds
-from verl_otel.analysis import findings, learning, model, spilling, step_lengths, whole_run
+from verl_otel.analysis import findings, model, step_lengths, whole_run
 from verl_otel.analysis.findings import SingleWait, sum_savings, sum_shared
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import can_replay
@@ -477,13 +477,13 @@ def make_explain(
             None,
             gpu=_list_devices(run.devices),
             devices=sum_devices(run.devices),
-            learned_wrong=[line.text for line in headlines.find_silent(run)],
+            learned_wrong=[text for text, _ in headlines.find_silent(run)],
             balance=_judge_balance(run),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=whole_run.count_ends(run.series, restarts),
             weight_sync=whole_run.find_weight_syncs(run.series),
-            spilled=spilling.find(run.series, restarts),
+            spilled=whole_run.find_spilled(run.series, restarts),
             memory=whole_run.find_memory(run.series, restarts),
             asleep=whole_run.find_kept(run.series),
             stragglers=stragglers.find_persistent(run.steps),
@@ -495,7 +495,7 @@ def make_explain(
             *(ToDo(kind=kind, text=advice.advise_event(run, kind)) for kind in incidents_of_run),
             *(ToDo(kind=key, text=advice.word(key, run)) for key in keys),
         ],
-        **describe(learning.judge(run), has_verl=not run.is_own),
+        **describe(whole_run.judge_learning(run), has_verl=not run.is_own),
         not_recorded=list(_find_blind_spots(run, steps if whole else run.steps)),
         unknown=accounting.UNKNOWN,
         next=find_next(run, steps, whole=whole),
