@@ -16,7 +16,7 @@ from verl_otel._internal.printable import counted
 from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_unused_reason, needs_spread
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
-from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io import otlp_json, run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
 from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
@@ -161,7 +161,9 @@ class Aggregator(msgspec.Struct, dict=True):
         lasts: dict[int, int] = {}
         ended: set[int] = set()
         awaited = frozenset(self._awaited)
-        for extent, process, spans in run_files.read_placed_spans(piece.extents, self.writers, self.problems):
+        for extent, process, spans in run_files.read_placed(
+            otlp_json.read_spans, piece.extents, self.writers, self.problems
+        ):
             if spans:
                 for span in spans:
                     by_trace[span[0]].append((span, process))
@@ -497,7 +499,11 @@ class Aggregator(msgspec.Struct, dict=True):
                 verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if verdicts else {}
             named = blocked_loops.name_pauses(step, verdicts, pauses)
-            return tuple(one._replace(instance="") if _may_be_another(step, one) else one for one in named)
+            # Several ranks took as long in a slow phase: the process of the verdict may have waited for another one.
+            return tuple(
+                one._replace(instance="") if one.kind == "phase" and (one.alike or step.is_shared) else one
+                for one in named
+            )
 
         drafts = [draft.step for draft in self._windows.drafts()]
         return settle([*self.steps.all(), *drafts], find_verdicts, self._unused)
@@ -510,11 +516,6 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
-
-
-def _may_be_another(step: Step, verdict: Verdict) -> bool:
-    """Return whether several ranks took as long in a phase that was slow: the process of the verdict may have waited for another one."""
-    return verdict.kind == "phase" and (verdict.alike or step.is_shared)
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}

@@ -15,8 +15,7 @@ from tests.builders import stories
 from verl_otel.analysis import Run, reader
 from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.model import Process
-from verl_otel.cli.export.perfetto import Selection
-from verl_otel.cli.export.perfetto_timeline import Lanes, split_rows, walk
+from verl_otel.cli.export.perfetto import Lanes, Selection, split_rows, walk
 from verl_otel.model import Resource, SpanRecord
 
 schema = pytest.importorskip(

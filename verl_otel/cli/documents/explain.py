@@ -40,8 +40,8 @@ from verl_otel.cli.documents.base import (
     name_id,
     sum_parts,
 )
-from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.cli.formatting import dead, failed, headline, show_settings
+from verl_otel.cli.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import counted_verdicts, kinds
 

@@ -27,7 +27,7 @@ from verl_otel.cli.documents.base import (
     about,
     fill,
 )
-from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
+from verl_otel.cli.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
 
