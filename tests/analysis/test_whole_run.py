@@ -25,7 +25,7 @@ def test_ends_are_those_of_all_processes_and_attempts():
         make("rollout.dropped", (2,), reason="stale"),
     ]
     ends = whole_run.count_ends(series)
-    assert ends == ({"finished": 15, "timeout": 4}, {"stale": 2})
+    assert ends == whole_run.TrajectoryEnds({"finished": 15, "timeout": 4}, {"stale": 2})
     assert list(wording.describe_ends(ends)) == [
         "     15   79%  finished by the model",
         "      4   21%  ended by a time-out",

@@ -12,11 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from verl_otel._internal import printable
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.findings import Held, sum_held
 from verl_otel.analysis.model import Explanation, Series, Step, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
@@ -35,26 +36,23 @@ _Period = tuple[int, int]
 """Start, end."""
 
 
-class Resources(NamedTuple):
-    """Means of a run over the steps that are compared. None: unknown, as without the extra ``gpu``."""
+class Resources(Document):
+    """Means of one run."""
 
-    gpus: int | None = None
-    """Number of GPUs; of ranks on a CPU."""
-    trained_tokens_per_second: float | None = None
-    """Tokens that the model wrote and steps trained on, for a second of a step."""
-    rollout_tokens_per_second: float | None = None
-    """Tokens that the model wrote, for a second from the first step of an attempt to the end of its last one,
-    validations included."""
-    gpu_utilization: float | None = None
-    """Mean over time and GPUs, from 0 to 1."""
-    gpu_memory: float | None = None
-    """Bytes in use of one GPU, the mean over time and GPUs."""
-    gpu_memory_highest: float | None = None
-    """The highest value of any GPU, in bytes. Shorter peaks between two samples are not seen."""
+    gpus: Annotated[int | None, about("number of GPUs, or of ranks on a CPU")] = None
+    trained_tokens_per_second: Annotated[
+        float | None, about("tokens that the model wrote and steps trained on, per second of a step")
+    ] = None
+    rollout_tokens_per_second: Annotated[
+        float | None, about("tokens that the model wrote, validations included, per second of time")
+    ] = None
+    gpu_utilization: Annotated[float | None, about("mean over time and GPUs, 0 to 1")] = None
+    gpu_memory: Annotated[float | None, about("bytes of one GPU")] = None
+    gpu_memory_highest: Annotated[float | None, about("bytes of one GPU")] = None
 
 
-class Scaling(NamedTuple):
-    """Tokens per second and GPU of run B as a share of those of run A: 1 is linear. None: unknown."""
+class Scaling(Document):
+    """Tokens per second and GPU of B as a share of those of A, for runs of different size."""
 
     trained_tokens: float | None
     rollout_tokens: float | None

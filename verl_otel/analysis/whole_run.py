@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Annotated, Final
 
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Explanation, Series, Step, Verdict
 from verl_otel.analysis.scalars import ABOUT_STEP, StepJoiner, find_keys, find_rises, read_component, read_steps
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
@@ -63,18 +64,13 @@ SYNCS: Final = (("gather", "load"), ("gather", "send"), ("receive", "load"))
 own, and of such a replica. A rank may have both of the first ones."""
 
 
-class WeightSync(NamedTuple):
-    """The syncs of one process: medians of what was recorded of each."""
+class WeightSync(Document):
+    """Weight syncs of the slowest process of each kind: gather and load, gather and send, receive and load."""
 
-    instance: str
-    bytes: float
-    parts: dict[str, float]
-    """Seconds by part, in their order."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all parts."""
-        return sum(self.parts.values())
+    instance: Annotated[str, about("the process")]
+    bytes: Annotated[float, about("median of the bytes of a sync")]
+    seconds: Annotated[float, about("of all parts")]
+    parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
 
 
 def find_weight_syncs(series: Iterable[Series]) -> list[WeightSync]:
@@ -91,7 +87,7 @@ def find_weight_syncs(series: Iterable[Series]) -> list[WeightSync]:
     found = []
     for kind in SYNCS:
         syncs = [
-            WeightSync(name, sizes[name], {part: each[part] for part in kind})
+            WeightSync(name, sizes[name], sum(each[part] for part in kind), {part: each[part] for part in kind})
             for name, each in parts.items()
             if name in sizes and each.keys() >= set(kind)
         ]
@@ -99,13 +95,11 @@ def find_weight_syncs(series: Iterable[Series]) -> list[WeightSync]:
     return found
 
 
-class TrajectoryEnds(NamedTuple):
-    """Numbers of trajectories, without those of validations."""
+class TrajectoryEnds(Document):
+    """Numbers of trajectories of the training."""
 
-    ended: dict[str, int]
-    """By how they ended, the most first."""
-    dropped: dict[str, int]
-    """Those that no step trained on, by reason, the most first."""
+    ended: Annotated[dict[str, int], about("by how they ended")]
+    dropped: Annotated[dict[str, int], about("those that no step trained on, by reason")]
 
 
 def count_ends(series: Iterable[Series], restarts: Iterable[int] = ()) -> TrajectoryEnds:
@@ -131,13 +125,13 @@ KEPT_SHARE: Final = 0.05
 """Share of a GPU that is remarkable if a sleeping engine keeps it."""
 
 
-class ProcessMemory(NamedTuple):
-    """Resident bytes of a process in the newest attempt."""
+class ProcessMemory(Document):
+    """Resident memory of the processes that grew most in the newest attempt, the most first."""
 
-    instance: str
-    first: float
-    newest: float
-    highest: float
+    instance: Annotated[str, about("the process")]
+    first: Annotated[float, about("bytes at the first record")]
+    newest: Annotated[float, about("bytes at the newest record")]
+    highest: Annotated[float, about("bytes")]
 
 
 def find_memory(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[ProcessMemory]:
@@ -158,16 +152,14 @@ def find_memory(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[
     return sorted(found, key=lambda one: one.first - one.newest)[:MOST]
 
 
-class KeptMemory(NamedTuple):
-    """Bytes of a GPU that an engine still held when it had been put to sleep."""
+class KeptMemory(Document):
+    """Memory of the GPUs of which sleeping engines keep most, and at least 5%, the most first."""
 
-    instance: str
-    device: str
-    bytes: float
-    """At its newest sleep."""
-    highest: float
-    limit: float | None
-    """All bytes of the GPU, if they are known."""
+    instance: Annotated[str, about("the process of the engine's server")]
+    device: Annotated[str, about("id of the GPU")]
+    bytes: Annotated[float, about("at the newest sleep")]
+    highest: Annotated[float, about("bytes")]
+    limit: Annotated[float | None, about("all bytes of the GPU")]
 
 
 def find_kept(series: Iterable[Series]) -> list[KeptMemory]:
@@ -180,8 +172,8 @@ def find_kept(series: Iterable[Series]) -> list[KeptMemory]:
         if one.name == HW_GPU_MEMORY_LIMIT:
             limits[device] = one.values[-1]
         elif one.name == ENGINE_MEMORY_ASLEEP:
-            kept.append(KeptMemory(labels.get("instance", "trainer"), device, one.values[-1], max(one.values), None))
-    found = [each._replace(limit=limits.get(each.device)) for each in kept]
+            kept.append((labels.get("instance", "trainer"), device, one.values[-1], max(one.values)))
+    found = [KeptMemory(*each, limits.get(each[1])) for each in kept]
     notable = [each for each in found if each.highest >= KEPT_SHARE * (each.limit or 0.0)]
     return sorted(notable, key=lambda each: -each.bytes)[:MOST]
 
@@ -192,13 +184,12 @@ LATE_NS: Final = 15 * 10**9
 """The log of the raylet is read every 10 s (`OTEL_METRIC_EXPORT_INTERVAL`): what a step read may be recorded that much later."""
 
 
-class Spilled(NamedTuple):
-    """What the object stores of all nodes wrote to disk, or read back."""
+class Spilled(Document):
+    """What Ray's object stores wrote to disk and read back, as raylets log it."""
 
-    direction: str
-    """``write`` or ``read``."""
-    bytes: float
-    seconds: float
+    direction: Annotated[str, about("write or read")]
+    bytes: Annotated[float, about("of all nodes")]
+    seconds: Annotated[float, about("of all nodes")]
 
 
 def find_spilled(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[Spilled]:

@@ -29,7 +29,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.documents.compare import Compare, Contribution, Row, Sample, make_compare
+from verl_otel.cli.documents.compare import Compare, Contribution, Row, make_compare
 from verl_otel.cli.formatting import SENTENCE, align, print_json, print_text
 from verl_otel.cli.wording import doing, figure
 from verl_otel.semconv.kinds import WORK
@@ -322,7 +322,7 @@ def _scale(row: Row) -> tuple[int, str]:
     return (1000, " GPU ms/token") if row.unit.startswith("GPU") else (1, " tokens/s")
 
 
-def _sample(sample: Sample, scale: int, suffix: str) -> str:
+def _sample(sample: significance.Sample, scale: int, suffix: str) -> str:
     """Return the typical value, which is tested, with the middle half of the steps."""
     return f"{figure(scale * sample.typical)}{suffix} ({figure(scale * sample.low)}-{figure(scale * sample.high)})"
 

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
 from verl_otel.cli import advice, wording
-from verl_otel.cli.documents.base import Document, about
 from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
 FIRST_LINES: Final = 3

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.cli.documents.base import Document, about, fill
+from verl_otel.analysis.document import Document, about
+from verl_otel.cli.documents.base import fill
 from verl_otel.cli.formatting import SENTENCE, align, show_settings, wrap
 from verl_otel.guards import wording
 from verl_otel.health import signals

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 
 import msgspec
 
+from verl_otel.analysis.document import Document, about
 from verl_otel.semconv import kinds
 from verl_otel.semconv.run_state import CRASHED, ENDED, NO_END, WORDS
 
@@ -23,15 +24,6 @@ SCHEMA_VERSION: Final = 1
 """It is increased when a key is removed or changes its meaning."""
 STATES: Final = ", ".join((*WORDS.values(), CRASHED, ENDED, NO_END))
 """States of a run."""
-
-
-def about(text: str) -> msgspec.Meta:
-    """Return the description of a key."""
-    return msgspec.Meta(description=text)
-
-
-class Document(msgspec.Struct, forbid_unknown_fields=True):
-    """A JSON object with exactly these keys. Its docstring is its description."""
 
 
 class Answer(Document):
@@ -55,8 +47,6 @@ class Cause(Document):
 
 
 Kind = TypeVar("Kind", bound=Document)
-Number = Annotated[float, msgspec.Meta(extra_json_schema={"nullable": True})]
-"""A number that is null in JSON where it is not finite."""
 RunId = Annotated[str, about("id of the run")]
 State = Annotated[str, about(STATES)]
 Missing = Annotated[tuple[str, ...], about("sentences about data that is not there")]
@@ -144,7 +134,7 @@ def make_schema(name: str, kind: type[Document]) -> dict[str, Any]:
 
 def _inline(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema whose references are replaced by what they refer to; what may be null has two types."""
-    given = {key: value for key, value in schema.items() if key not in ("$defs", "$ref", "anyOf", "title")}
+    given = {key: value for key, value in schema.items() if key not in ("$defs", "$ref", "anyOf", "title", "default")}
     if given.pop("nullable", False):
         given["type"] = [given["type"], "null"]
     if "$ref" in schema:

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from verl_otel.analysis import comparison
-from verl_otel.cli.documents.base import Answer, Document, HeldSteps, Number, RunId, about, fill
+from verl_otel.analysis import comparison, significance
+from verl_otel.analysis.document import Document, Number, about
+from verl_otel.cli.documents.base import Answer, HeldSteps, RunId, fill
 from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.wording import describe_held
 
@@ -20,23 +21,13 @@ class Counts(Document):
     b: int
 
 
-class Sample(Document):
-    """Steps of one run."""
-
-    steps: int
-    typical: Annotated[Number, about("mean without the fastest and slowest fifth")]
-    median: Number
-    low: Annotated[Number, about("first quartile")]
-    high: Annotated[Number, about("third quartile")]
-
-
 class Row(Document):
     """What was compared."""
 
     name: str
     unit: str
-    a: Sample
-    b: Sample
+    a: significance.Sample
+    b: significance.Sample
     change: Annotated[Number, about("relative to A")]
     p: Number
     significant: bool
@@ -74,33 +65,11 @@ class Held(Document):
     b: HeldOfRun
 
 
-class RunResources(Document):
-    """Means of one run."""
-
-    gpus: Annotated[int | None, about("number of GPUs, or of ranks on a CPU")]
-    trained_tokens_per_second: Annotated[
-        float | None, about("tokens that the model wrote and steps trained on, per second of a step")
-    ]
-    rollout_tokens_per_second: Annotated[
-        float | None, about("tokens that the model wrote, validations included, per second of time")
-    ]
-    gpu_utilization: Annotated[float | None, about("mean over time and GPUs, 0 to 1")]
-    gpu_memory: Annotated[float | None, about("bytes of one GPU")]
-    gpu_memory_highest: Annotated[float | None, about("bytes of one GPU")]
-
-
 class Resources(Document):
     """Means over the steps that were compared."""
 
-    a: RunResources
-    b: RunResources
-
-
-class Scaling(Document):
-    """Tokens per second and GPU of B as a share of those of A, for runs of different size."""
-
-    trained_tokens: float | None
-    rollout_tokens: float | None
+    a: comparison.Resources
+    b: comparison.Resources
 
 
 class Condition(Document):
@@ -125,7 +94,7 @@ class Compare(Answer):
     explanation: tuple[Contribution, ...]
     held: Held
     resources: Resources
-    scaling: Scaling | None
+    scaling: comparison.Scaling | None
     has_gpu: Annotated[bool, about("false: the devices of both runs are ranks on CPUs")]
     notes: Annotated[tuple[str, ...], about("differences in kind, and what was left out")]
     conditions: tuple[Condition, ...]

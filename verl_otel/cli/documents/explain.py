@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 from verl_otel._internal.printable import seconds
 from verl_otel.analysis import findings, model, step_lengths, whole_run
+from verl_otel.analysis.document import Document, Number, about
 from verl_otel.analysis.findings import SingleWait, sum_savings, sum_shared
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import can_replay
@@ -20,14 +21,12 @@ from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Cause,
-    Document,
     ErrorType,
     Failed,
     Folders,
     HeldSteps,
     Interrupted,
     Missing,
-    Number,
     OffPolicy,
     Orphans,
     Phases,
@@ -35,7 +34,6 @@ from verl_otel.cli.documents.base import (
     RunId,
     State,
     Summed,
-    about,
     fill,
     name_id,
     sum_parts,
@@ -291,49 +289,6 @@ class StartUp(Document):
     parts: tuple[StartUpPart, ...]
 
 
-class WeightSync(Document):
-    """Weight syncs of the slowest process of each kind: gather and load, gather and send, receive and load."""
-
-    instance: Annotated[str, about("the process")]
-    bytes: Annotated[float, about("median of the bytes of a sync")]
-    seconds: Annotated[float, about("of all parts")]
-    parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
-
-
-class Spilled(Document):
-    """What Ray's object stores wrote to disk and read back, as raylets log it."""
-
-    direction: Annotated[str, about("write or read")]
-    bytes: Annotated[float, about("of all nodes")]
-    seconds: Annotated[float, about("of all nodes")]
-
-
-class ProcessMemory(Document):
-    """Resident memory of the processes that grew most in the newest attempt, the most first."""
-
-    instance: Annotated[str, about("the process")]
-    first: Annotated[float, about("bytes at the first record")]
-    newest: Annotated[float, about("bytes at the newest record")]
-    highest: Annotated[float, about("bytes")]
-
-
-class KeptMemory(Document):
-    """Memory of the GPUs of which sleeping engines keep most, and at least 5%, the most first."""
-
-    instance: Annotated[str, about("the process of the engine's server")]
-    device: Annotated[str, about("id of the GPU")]
-    bytes: Annotated[float, about("at the newest sleep")]
-    highest: Annotated[float, about("bytes")]
-    limit: Annotated[float | None, about("all bytes of the GPU")]
-
-
-class TrajectoryEnds(Document):
-    """Numbers of trajectories of the training."""
-
-    ended: Annotated[dict[str, int], about("by how they ended")]
-    dropped: Annotated[dict[str, int], about("those that no step trained on, by reason")]
-
-
 class WholeRun(Document):
     """The whole run."""
 
@@ -343,11 +298,11 @@ class WholeRun(Document):
     balance: Balance | None
     off_policy: OffPolicy | None
     cost: RunCost | None
-    trajectories: TrajectoryEnds
-    weight_sync: tuple[WeightSync, ...]
-    spilled: tuple[Spilled, ...]
-    memory: tuple[ProcessMemory, ...]
-    asleep: tuple[KeptMemory, ...]
+    trajectories: whole_run.TrajectoryEnds
+    weight_sync: tuple[whole_run.WeightSync, ...]
+    spilled: tuple[whole_run.Spilled, ...]
+    memory: tuple[whole_run.ProcessMemory, ...]
+    asleep: tuple[whole_run.KeptMemory, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 

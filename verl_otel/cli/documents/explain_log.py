@@ -11,22 +11,11 @@ from typing import Annotated, Final
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import model, step_lengths, tracked_log
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.tracked_log import TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import advice
-from verl_otel.cli.documents.base import (
-    Answer,
-    Attempt,
-    Cause,
-    Document,
-    Folders,
-    Missing,
-    OffPolicy,
-    Phases,
-    Repeated,
-    about,
-    fill,
-)
+from verl_otel.cli.documents.base import Answer, Attempt, Cause, Folders, Missing, OffPolicy, Phases, Repeated, fill
 from verl_otel.cli.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning

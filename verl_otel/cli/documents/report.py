@@ -9,24 +9,22 @@ from statistics import fmean
 from typing import Annotated, Any
 
 from verl_otel.analysis import model, scalars
+from verl_otel.analysis.document import Document, Number, about
 from verl_otel.analysis.findings import find_single_wait
 from verl_otel.cli import headlines, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
-    Document,
     ErrorType,
     Failed,
     Folders,
     Interrupted,
     Missing,
-    Number,
     Orphans,
     Phases,
     Repeated,
     RunId,
     State,
-    about,
     fill,
 )
 from verl_otel.cli.documents.explain import (

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from verl_otel.cli.documents.base import Answer, Document, RunId, about
+from verl_otel.analysis.document import Document, about
+from verl_otel.cli.documents.base import Answer, RunId
 
 
 class CheckRow(Document):
