@@ -19,7 +19,6 @@ from verl_otel.analysis.model import Step
 from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import options, run_selection, wording
-from verl_otel.cli.documents.base import OffPolicy
 from verl_otel.cli.documents.explain_log import (
     ExplainLog,
     advise_on,
@@ -256,6 +255,6 @@ def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[st
             yield f"    {figure(own.values[signal.key]):>9}  {name} (median of all steps {figure(middle)})"
 
 
-def _describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
+def _describe_off_policy(found: off_policy.OffPolicy | None) -> Iterator[str]:
     for text in wording.describe_off_policy(found):
         yield from (f"  {line}" for line in _wrap(f"{text[:1].upper()}{text[1:]}."))

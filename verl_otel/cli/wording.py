@@ -21,7 +21,6 @@ from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
 if TYPE_CHECKING:
     from verl_otel.analysis import whole_run
     from verl_otel.cli.documents import explain
-    from verl_otel.cli.documents.base import OffPolicy
 
 EVIDENCE: Final = {
     "arrival": "the call reached it late",
@@ -341,7 +340,7 @@ def describe_balance(sides: explain.Balance | None, *, has_gpu: bool = True) -> 
     yield sides.advice
 
 
-def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
+def describe_off_policy(found: off_policy.OffPolicy | None) -> Iterator[str]:
     """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing if unknown."""
     if found is None:
         return

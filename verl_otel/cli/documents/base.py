@@ -182,19 +182,3 @@ class HeldSteps(Document):
     of: Annotated[int, about("all steps")]
     seconds: Annotated[float, about("by how much, in all")]
     text: Annotated[str, about("the same as a sentence")]
-
-
-class OffPolicy(Document):
-    """Difference between the policies of engine and trainer, where verl logs it and the age of the samples."""
-
-    key: Annotated[str, about("scalar of verl that has the difference")]
-    age: Annotated[float, about("versions that the samples were old, mean of all steps")]
-    fresh_steps: Annotated[int, about("steps all of whose samples were fresh: of the weights that they updated")]
-    fresh: Annotated[float | None, about("mean difference in those")]
-    stale_steps: int
-    stale: Annotated[float | None, about("mean difference in the other steps")]
-    from_age: Annotated[float | None, about("share of that difference that fresh samples do not have")]
-    local_updates: Annotated[int, about("updates for each version of the weights; with more than one no step is fresh")]
-    suspicious: Annotated[
-        bool, about("precision and kernels do not explain the difference in steps with fresh samples")
-    ]

@@ -27,7 +27,6 @@ from verl_otel.cli.documents.base import (
     HeldSteps,
     Interrupted,
     Missing,
-    OffPolicy,
     Orphans,
     Phases,
     Repeated,
@@ -296,7 +295,7 @@ class WholeRun(Document):
     devices: DeviceSum
     learned_wrong: Annotated[tuple[str, ...], about("sentences on what is learned wrong although nothing was slow")]
     balance: Balance | None
-    off_policy: OffPolicy | None
+    off_policy: off_policy.OffPolicy | None
     cost: RunCost | None
     trajectories: whole_run.TrajectoryEnds
     weight_sync: tuple[whole_run.WeightSync, ...]

@@ -15,7 +15,7 @@ from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.tracked_log import TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import advice
-from verl_otel.cli.documents.base import Answer, Attempt, Cause, Folders, Missing, OffPolicy, Phases, Repeated, fill
+from verl_otel.cli.documents.base import Answer, Attempt, Cause, Folders, Missing, Phases, Repeated, fill
 from verl_otel.cli.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
@@ -104,7 +104,7 @@ class ExplainLog(Answer):
     cut: Cut
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
-    off_policy: OffPolicy | None
+    off_policy: off_policy.OffPolicy | None
     missing: Missing
     unknown: Annotated[tuple[str, ...], about("what no such log has")]
     next: Annotated[tuple[str, ...], about("commands that show more")]
