@@ -52,9 +52,7 @@ def judge_learning(run: Explanation) -> Learning:
         if longest < limit:  # verl compares with the width of the batch, which may be that of its longest response
             one.values.pop(CUT, None)
         joiner.add(one.step, one.values)
-    again = joiner.find_repeated()
-    steps = [(step.number, step.values) for place, step in enumerate(joiner.steps) if place not in again]
-    return signals.judge(steps, from_manifest(run.manifest))
+    return signals.judge([(step.number, step.values) for step in joiner.keep_last()], from_manifest(run.manifest))
 
 
 # -- weight syncs, trajectories, memory --

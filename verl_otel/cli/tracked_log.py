@@ -205,7 +205,7 @@ def _describe_change(change: Change) -> str:
         text = f"From step {change.step} to {change.last_step} {name} {way} from {before} to {after}"
     if change.tokens is None:
         return show(text)
-    key, old, new = change.tokens
+    key, old, new = change.tokens.key, change.tokens.before, change.tokens.after
     tokens = f"stayed at {wording.figure(new)}"
     if abs(new - old) > _SAME * abs(old):
         tokens = f"went from {wording.figure(old)} to {wording.figure(new)}"
