@@ -213,19 +213,22 @@ class Row(NamedTuple):
     are."""
 
 
-class Contribution(NamedTuple):
-    """The contribution of one kind of work on the critical path to the difference of a step."""
+class Name(Document):
+    """Seconds of a step by name."""
+
+    name: str
+    a: float
+    b: float
+
+
+class Contribution(Document):
+    """What changed on the critical path."""
 
     kind: str
-    """A kind of segment."""
-    seconds: float
-    """Difference of a typical step: B minus A."""
-    share: float
-    """Fraction of A's typical step."""
-    names: tuple[tuple[str, float, float], ...]
-    """Name, seconds in A, seconds in B; the largest difference first."""
-    significant: bool
-    """Whether this kind alone differs significantly."""
+    seconds: Annotated[float, about("change")]
+    share: Annotated[float | None, about("change as a share of a step of A")]
+    significant: Annotated[bool, about("this kind alone differs significantly")]
+    names: tuple[Name, ...]
 
 
 class Comparison(NamedTuple):
@@ -438,10 +441,9 @@ def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contri
                 sums[(kind, name)] = sums.get((kind, name), 0.0) + nanoseconds / 1e9 / len(steps)
         means.append(sums)
     whole = fmean(step.seconds for step in kept[0])
-    by_kind: dict[str, list[tuple[str, float, float]]] = {}
+    by_kind: dict[str, list[Name]] = {}
     for kind, name in dict.fromkeys([*means[0], *means[1]]):
-        seconds = [mean.get((kind, name), 0.0) for mean in means]
-        by_kind.setdefault(kind, []).append((name, seconds[0], seconds[1]))
+        by_kind.setdefault(kind, []).append(Name(name, *(mean.get((kind, name), 0.0) for mean in means)))
     differences = [
         significance.differ(
             *([sum(ns for each, _, ns in step.groups if each == kind) / 1e9 for step in steps] for steps in (a, b)),
@@ -452,10 +454,9 @@ def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contri
     adjusted = significance.holm([difference.p for difference in differences])
     contributions = []
     for (kind, parts), difference, p in zip(by_kind.items(), differences, adjusted, strict=True):
-        parts.sort(key=lambda part: (-abs(part[2] - part[1]), part[0]))
-        seconds_more = sum(after - before for _, before, after in parts)
-        is_significant = _is_significant(difference, p)
-        contributions.append(Contribution(kind, seconds_more, seconds_more / whole, tuple(parts), is_significant))
+        parts.sort(key=lambda part: (-abs(part.b - part.a), part.name))
+        more = sum(part.b - part.a for part in parts)
+        contributions.append(Contribution(kind, more, more / whole, _is_significant(difference, p), tuple(parts)))
     return tuple(sorted(contributions, key=lambda contribution: (-abs(contribution.seconds), contribution.kind)))
 
 

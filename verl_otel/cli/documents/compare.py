@@ -34,24 +34,6 @@ class Row(Document):
     detectable: Annotated[Number, about("smallest change that would be significant")]
 
 
-class Name(Document):
-    """Seconds of a step by name."""
-
-    name: str
-    a: float
-    b: float
-
-
-class Contribution(Document):
-    """What changed on the critical path."""
-
-    kind: str
-    seconds: Annotated[float, about("change")]
-    share: Annotated[float | None, about("change as a share of a step of A")]
-    significant: Annotated[bool, about("this kind alone differs significantly")]
-    names: tuple[Name, ...]
-
-
 class HeldOfRun(HeldSteps):
     """Steps of one run."""
 
@@ -91,7 +73,7 @@ class Compare(Answer):
     enough: Annotated[bool, about("enough steps for a test")]
     noise: Annotated[float, about("relative standard deviation of equivalent runs")]
     rows: tuple[Row, ...]
-    explanation: tuple[Contribution, ...]
+    explanation: tuple[comparison.Contribution, ...]
     held: Held
     resources: Resources
     scaling: comparison.Scaling | None
@@ -129,14 +111,7 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
             fill(Row, row, a=row.difference.a, b=row.difference.b, change=row.difference.change)
             for row in compared.rows
         ],
-        explanation=[
-            fill(
-                Contribution,
-                part,
-                names=[{"name": name, "a": before, "b": after} for name, before, after in part.names],
-            )
-            for part in compared.contributions
-        ],
+        explanation=compared.contributions,
         held=dict(zip("ab", held, strict=True)),
         resources=dict(zip("ab", compared.resources, strict=True)),
         conditions=[fill(Condition, result, condition=text) for text, result in results],
