@@ -209,19 +209,19 @@ def series(folder: Path) -> Figures:
 
 def reader(folder: Path) -> Figures:
     """`explain` of a run of some steps: CPU of a span, of reading it again and one of its steps, and memory."""
-    from verl_otel.analysis import summary
+    from verl_otel.analysis import reader
 
     big_run: Any = importlib.import_module("tests.analysis.big_run")
     run = folder / "run"
     run.mkdir()
     big_run.write(run, READ_STEPS, READ_TRAJECTORIES)
     begin = time.process_time()
-    explained = summary.explain([run], keep_after=0.0)
+    explained = reader.read([run], keep_after=0.0)[0]
     cpu = time.process_time() - begin
     figures = {}
     for name, steps in (("again_seconds", None), ("step_seconds", frozenset({READ_STEPS // 2}))):
         begin = time.process_time()
-        summary.explain([run], steps=steps)
+        reader.read([run], steps=steps)
         figures[name] = time.process_time() - begin
     return {
         **figures,

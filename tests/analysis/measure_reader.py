@@ -17,13 +17,13 @@ import time
 from pathlib import Path
 
 from tests.analysis import big_run
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 
 
 def measure(folder):
     """Explain a run; return what it cost as text."""
     wall, cpu = time.monotonic(), time.process_time()
-    run = summary.explain([folder], keep_after=0)
+    run = reader.read([folder], keep_after=0)[0]
     wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     spans, peak = run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.builders import stories
 from tests.builders.stories import T0, Story
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import Step, Trajectory
 from verl_otel.analysis.steps import JudgedStep
@@ -223,7 +223,7 @@ def resumed(tmp_path):
             trainer.still_open("verl.step", begin, begin + 1, verl__step__number=7)
     started = [{"started": T0 + 0.5}, {"started": T0 + 1000, "ended": T0 + 1031}]
     story.manifest(attempts=started)
-    return summary.explain([story.write()])
+    return reader.read([story.write()])[0]
 
 
 def test_repeated_steps_are_marked(resumed):
@@ -286,7 +286,7 @@ def explain_attempts(tmp_path, *attempts, **facts):
     for number, (start, steps, more) in enumerate(attempts, 1):
         attempt_of(story, number, start, steps, **more)
     story.manifest(attempts=[{"started": T0 + start, "ended": T0 + start + 500} for start, _, _ in attempts], **facts)
-    return summary.explain([story.write()])
+    return reader.read([story.write()])[0]
 
 
 def seconds_of(devices):
@@ -334,7 +334,7 @@ def test_a_container_that_is_started_again_is_in_both_attempts(tmp_path):
     for number, begin in ((1, 5), (2, 9), (3, 1005), (4, 1009)):
         train(trainer, worker, agent, number, begin)
     story.manifest(attempts=[{"started": T0}, {"started": T0 + 1000}])
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     assert [len(step.devices) for step in run.steps] == [1, 1, 1, 1]
 
 
@@ -364,7 +364,7 @@ def test_tokens_of_lost_steps_are_no_trained_ones(tmp_path):
             failed = {"error__type": "ValueError"} if (number, step) == (2, 5) else {}
             stories.step(trainer, step, begin, begin + 4, [("gen", begin, begin + 1)], made, **failed)
     story.manifest(attempts=[{"started": T0 + start} for start in (0, 1000, 2000)], verl__algorithm="gae")
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     assert [(step.number, step.repeated, step.cost.trained_tokens, step.cost.wasted_tokens) for step in run.steps] == [
         (1, False, 2, {}),
         (2, False, 2, {}),

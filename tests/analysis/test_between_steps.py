@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import stories, texts
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.cli import wording
 
 STEPS = 9
@@ -32,7 +32,7 @@ def explain_run(story, slow=(), *, step=2.0, pause=0.3, by=None):
                 now += seconds + 0.01
         trainer.span("verl.logging", now, now + 0.02, verl__tracker="console")
         now += pause
-    return summary.explain([story.write()])
+    return reader.read([story.write()])[0]
 
 
 def test_a_slow_tracker_is_named(story):
@@ -119,7 +119,7 @@ def test_spans_around_the_whole_training_are_entered(story):
     stories.step(trainer, 1, 0, 2)
     trainer.span("verl.logging", 3, 4, whole, verl__tracker="file")
     stories.step(trainer, 2, 5, 8)
-    first = summary.explain([story.write()]).steps[0]
+    first = reader.read([story.write()])[0].steps[0]
     assert ("logging", "file", 10**9) in first.between_groups
 
 
@@ -145,7 +145,7 @@ def test_the_parts_of_all_periods_sum_up_to_the_run(tmp_path_factory, periods, a
             trainer.span(NAMES[place], now + begin, now + begin + seconds)
         now += length + pause
     trainer.span("last", now, now + after)
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     parts = sum(length for step in run.steps for _, _, length in (*step.groups, *step.between_groups))
     assert parts + run.steps[0].start_ns - run.start_ns == run.end_ns - run.start_ns
     for step in run.steps:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.model import Counts
 
 pytestmark = pytest.mark.full
@@ -18,9 +18,9 @@ TOP = Path(__file__).resolve().parents[2]
 PEAK = """
 import json, resource, sys
 from pathlib import Path
-from verl_otel.analysis import summary
-summary.PIECE_BYTES = 1 << 20  # a run of seconds is read in as many pieces as one of hours
-run = summary.explain([Path(sys.argv[1])], keep_after=float("inf"))
+from verl_otel.analysis import reader
+reader.PIECE_BYTES = 1 << 20  # a run of seconds is read in as many pieces as one of hours
+run = reader.read([Path(sys.argv[1])], keep_after=float("inf"))[0]
 print(json.dumps([len(run.steps), run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
 """
 
@@ -52,7 +52,7 @@ def count(folder):
 def run_and_counts(write):
     """A run of some steps with two that are slow, and what its files hold."""
     folder = write(100, 8)
-    return summary.explain([folder], keep_after=math.inf), count(folder)
+    return reader.read([folder], keep_after=math.inf)[0], count(folder)
 
 
 def test_everything_in_it_is_counted(run_and_counts):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import stories, texts
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.model import Event, Segment
 from verl_otel.analysis.verdicts import blocked_loops
 from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops, Blocking, _add
@@ -51,7 +51,7 @@ def add_steps(story, *, span=True, blocked=2.5, linked=True, tool="add", reason=
 
 def test_a_blocking_tool_is_named_with_the_number_that_waited(story):
     """One verdict instead of slow calls; the path and the account of GPU time have the same."""
-    run = summary.explain([add_steps(story).write()])
+    run = reader.read([add_steps(story).write()])[0]
     held = {step.number: step for step in run.steps if step.verdicts}
     assert list(held) == [SLOW]
     (verdict,) = held[SLOW].verdicts
@@ -83,7 +83,7 @@ def test_several_lines_of_a_function_block_a_loop_together(story):
                 verl__blocked__line=f'File "/code/fetch.py", line {part + 10} in fetch',
             )  # fmt: skip
         stories.step(trainer, number, begin, begin + 3 + more, [("gen", begin, begin + 2 + more)], [own])
-    step = summary.explain([story.write()]).steps[SLOW - 1]
+    step = reader.read([story.write()])[0].steps[SLOW - 1]
     found = [
         (verdict.kind, verdict.cause_name[:9], verdict.seconds) for verdict in step.verdicts if verdict.kind == "loop"
     ]
@@ -99,27 +99,27 @@ def test_several_lines_of_a_function_block_a_loop_together(story):
 )
 def test_what_blocked_a_loop_outside_of_tools_is_named_as_it_is(story, reason, text, key):
     """A loop without a CPU is not blocked by code, and has other advice; a function keeps its name."""
-    rendered = texts.explain(summary.explain([add_steps(story, linked=False, tool="", reason=reason).write()]))
+    rendered = texts.explain(reader.read([add_steps(story, linked=False, tool="", reason=reason).write()])[0])
     assert text in " ".join(rendered.split())
     assert key in rendered
 
 
 def test_a_culprit_that_is_unknown_does_not_wait_for_itself(story):
     """Code outside of spans blocks the loop from within one of the trajectories, so that at most all others waited."""
-    (verdict,) = summary.explain([add_steps(story, linked=False).write()]).steps[SLOW - 1].verdicts
+    (verdict,) = reader.read([add_steps(story, linked=False).write()])[0].steps[SLOW - 1].verdicts
     assert (verdict.kind, verdict.waiting) == ("loop", 3)
 
 
 def test_short_blocks_are_no_cause(story):
     """What is below the floor of a trajectory has no verdict."""
-    run = summary.explain([add_steps(story, blocked=0.05).write()])
+    run = reader.read([add_steps(story, blocked=0.05).write()])[0]
     assert not any(step.verdicts for step in run.steps)
 
 
 def test_a_stall_report_is_evidence(story):
     """Where the process wrote no span, what the watchdog found while it was blocked is used."""
     folder = add_steps(story, span=False).write()
-    begin = next(step for step in summary.explain([folder]).steps if step.number == SLOW).start_ns
+    begin = next(step for step in reader.read([folder])[0].steps if step.number == SLOW).start_ns
     key = ["stall", "agent_loop-node-1-1001", "execute_tool add"]
     culprit = {"instance": "agent_loop-0", "span": "execute_tool add", "age": 2.0, "trace_id": "0"}
     text = 'STALL in agent_loop-0 (pid 1): ...; its event loop is blocked at File "/code/tools.py", line 19 in add'
@@ -131,7 +131,7 @@ def test_a_stall_report_is_evidence(story):
     }
     over = {"kind": "resolved", "time_ns": begin + 2_900_000_000, "text": "", "detail": {"key": key}}
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (found, over)))
-    step = summary.explain([folder]).steps[SLOW - 1]
+    step = reader.read([folder])[0].steps[SLOW - 1]
     assert [(verdict.kind, verdict.cause_name) for verdict in step.verdicts] == [("loop", "tool add")]
     assert step.devices[0].nanoseconds["loop_wait"] == pytest.approx(2.6e9)
 

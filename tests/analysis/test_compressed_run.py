@@ -6,7 +6,7 @@ import pytest
 
 from tests.analysis import big_run
 from tests.builders.compressed_run import compress
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 
 pytestmark = pytest.mark.full
 
@@ -26,14 +26,14 @@ def compressed(plain, tmp_path, monkeypatch):
 
 def explain(folder):
     """Return the explanation without the steps that are held in the form in which they were read."""
-    return summary.explain([folder])._replace(folders=(), recent_steps=())
+    return reader.read([folder])[0]._replace(folders=(), recent_steps=())
 
 
 def test_the_explanation_is_the_same(plain, compressed, monkeypatch):
     """Steps, verdicts, scalars and counts are equal, in one piece and in many."""
     expected = explain(plain)
     assert explain(compressed) == expected
-    monkeypatch.setattr(summary, "PIECE_BYTES", 500_000)
+    monkeypatch.setattr(reader, "PIECE_BYTES", 500_000)
     assert explain(compressed) == expected
 
 

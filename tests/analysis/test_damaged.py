@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.builders import stories, texts
 from tests.builders.damage import replace_value
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.cli import page
 from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.explain import make_explain
@@ -47,7 +47,7 @@ def name(kind):
 
 def read(folder):
     """Do with a folder all that the commands do; returns what is known of it."""
-    run = summary.explain([folder])
+    run = reader.read([folder])[0]
     assert texts.report(run).startswith("Run ")
     assert json.dumps(to_plain(make_report(run)), allow_nan=False)
     assert texts.explain(run).startswith("Run ")

@@ -9,7 +9,7 @@ import pytest
 
 import verl_otel
 from tests.builders import explanations
-from verl_otel.analysis import indicators, summary
+from verl_otel.analysis import indicators, reader
 from verl_otel.analysis.model import Series
 from verl_otel.health import profiles
 
@@ -63,7 +63,7 @@ def test_the_groups_without_a_signal_are_those_of_every_other_outcome():
 def test_groups_are_counted_from_trajectories_where_the_metric_is_missing():
     """As in a run of an earlier version."""
     recorded = Path(verl_otel.__file__).parent / "cli" / "demo" / "recorded" / "healthy"
-    made = summary.explain([recorded])
+    made = reader.read([recorded])[0]
     assert not [one for one in made.series if one.name == "verl.reward.groups"]
     (share,) = (one for one in indicators.find(made)[1] if one.name == "groups without a signal")
     groups = {}

@@ -11,7 +11,7 @@ import pytest
 
 import verl_otel
 from tests.builders import stories, texts
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.cli import formatting
 
 pytestmark = pytest.mark.full
@@ -73,7 +73,7 @@ def train(folder, rollout, **settings):
                     time.sleep(FAST)
     finally:
         verl_otel.shutdown()
-    return summary.explain([folder / "own"])
+    return reader.read([folder / "own"])[0]
 
 
 def test_the_gpu_of_a_loop_waits_for_its_tools(tmp_path):
@@ -87,7 +87,7 @@ def test_the_gpu_of_a_loop_waits_for_its_tools(tmp_path):
         loop.span("verl.worker update", begin + 7, begin + 9, root, verl__worker__method="update")
     loop.scalar("verl.gpu.owner", 1, 1, hw__id="GPU-a", hw__name="0")
     loop.scalar("hw.gpu.utilization", 1, 0.5, hw__id="GPU-a")
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     (gpu,) = run.devices
     assert run.has_gpu
     assert not run.problems
@@ -174,7 +174,7 @@ def test_a_validation_of_an_own_loop_is_counted(tmp_path):
         with verl_otel.step(number), verl_otel.phase("gen" if number == 2 else "testing"):
             pass
     verl_otel.shutdown()
-    run = summary.explain([tmp_path / "own"])
+    run = reader.read([tmp_path / "own"])[0]
     assert [number for number, _, _ in run.validations] == [1, 3]
     assert "3 steps, 2 validations, " in texts.explain(run)
 
@@ -188,7 +188,7 @@ def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
 
     with pytest.raises(KeyError):
         train(tmp_path, fail)
-    run = summary.explain([tmp_path / "own"])
+    run = reader.read([tmp_path / "own"])[0]
     assert run.state == "failed"
     assert run.steps[-1].error == "KeyError"
     assert formatting.failed(run).startswith("FAILED: step 3 after ")
@@ -253,7 +253,7 @@ def test_what_a_step_consumes_can_be_said(tmp_path):
                 with verl_otel.trajectory(f"p{number}", index) as span:
                     before.append(span if index % 2 else span.traceparent)
     verl_otel.shutdown()
-    run = summary.explain([tmp_path / "own"])
+    run = reader.read([tmp_path / "own"])[0]
     assert [step.members for step in run.steps] == [SAMPLES] * STEPS  # the first says nothing: it is taken by its own
     uids = {item.trace_id: item.uid for item in run.slowest}
     assert [{uids[trace_id] for trace_id in step.trajectories} for step in run.steps[1:]] == [
@@ -286,5 +286,5 @@ def test_a_trajectory_without_a_uid_is_named_by_its_trace(story):
     """An index alone would name all of them alike."""
     process = story.process("agent_loop")
     stories.trajectory(process, 0.0, 1.0, uid="", index=0)
-    (trajectory,) = summary.explain([story.write()]).slowest
+    (trajectory,) = reader.read([story.write()])[0].slowest
     assert trajectory.label == f"{trajectory.trace_id:032x}"[:8]

@@ -11,7 +11,7 @@ from tests.analysis.test_summary import long_story
 from tests.builders import stories
 from tests.builders.compressed_run import compress
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import Run, summary
+from verl_otel.analysis import Run, reader
 from verl_otel.analysis.io import followed_files, run_files
 from verl_otel.cli.demo.command import RECORDED, RECORDINGS
 
@@ -20,7 +20,7 @@ from verl_otel.cli.demo.command import RECORDED, RECORDINGS
 def small_pieces(monkeypatch):
     """A run of seconds is read in as many pieces as one of hours."""
     monkeypatch.setattr(followed_files, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(summary, "PIECE_BYTES", 20_000)
+    monkeypatch.setattr(reader, "PIECE_BYTES", 20_000)
 
 
 def resumed(folder):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import stories, texts
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.model import Segment
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops
@@ -53,7 +53,7 @@ def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0,
 @pytest.mark.parametrize("role", ["trainer", "agent_loop", "actor_rollout_ref", "transfer_queue"])
 def test_a_stopped_process_is_named(story, role):
     """Where it does the work, and where another one waits for it that has no spans of it."""
-    run = summary.explain([add_steps(story, 2.5, role=role).write()])
+    run = reader.read([add_steps(story, 2.5, role=role).write()])[0]
     held = {step.number: step.verdicts for step in run.steps if step.verdicts}
     assert list(held) == [SLOW]
     (verdict,) = held[SLOW]
@@ -69,7 +69,7 @@ def test_a_stopped_process_is_named(story, role):
 
 def test_a_pause_is_one_verdict_also_where_a_rank_is_slow_besides(story):
     """What the pause cost, not what the rank was slower by."""
-    run = summary.explain([add_steps(story, 2.5, role="actor_rollout_ref", work=1.0).write()])
+    run = reader.read([add_steps(story, 2.5, role="actor_rollout_ref", work=1.0).write()])[0]
     (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject) == ("process", "actor_rollout_ref-0")
     assert verdict.saved == pytest.approx(2.5, abs=0.1)
@@ -77,7 +77,7 @@ def test_a_pause_is_one_verdict_also_where_a_rank_is_slow_besides(story):
 
 def test_a_process_that_shares_a_cpu_was_delayed_by_its_time_in_the_run_queue(story):
     """It ran in between: only 1.5 s of the 2.5 s are taken from it, and the rest is not blamed on other programs."""
-    run = summary.explain([add_steps(story, 2.5, role="actor_rollout_ref", reason="cpu", queued=1.5).write()])
+    run = reader.read([add_steps(story, 2.5, role="actor_rollout_ref", reason="cpu", queued=1.5).write()])[0]
     paused = [verdict for step in run.steps for verdict in step.verdicts if verdict.kind == "process"]
     assert [(verdict.cause_name, pytest.approx(verdict.seconds)) for verdict in paused] == [("no CPU", 1.5)]
 
@@ -93,27 +93,27 @@ def test_a_process_that_shares_a_cpu_was_delayed_by_its_time_in_the_run_queue(st
 )
 def test_the_reason_is_named(story, reason, name):
     """In words."""
-    run = summary.explain([add_steps(story, 2.5, role="agent_loop", reason=reason).write()])
+    run = reader.read([add_steps(story, 2.5, role="agent_loop", reason=reason).write()])[0]
     assert [verdict.cause_name for step in run.steps for verdict in step.verdicts] == [name]
 
 
 def test_a_slow_phase_without_a_pause_keeps_its_name(story):
     """Nothing is claimed that was not seen."""
-    run = summary.explain([add_steps(story, 2.5).write()])
+    run = reader.read([add_steps(story, 2.5).write()])[0]
     assert [(verdict.kind, verdict.cause_name) for step in run.steps for verdict in step.verdicts] == [("phase", "adv")]
 
 
 @pytest.mark.parametrize("reason", ["cpu", "executor", "collection", "interpreter"])
 def test_a_pause_of_every_step_is_no_cause(story, reason):
     """A process that is paused equally long in every step made none of them longer: verl 0.8 collects garbage in each one."""
-    run = summary.explain([add_steps(story, 2.5, role="agent_loop", reason=reason, every=True).write()])
+    run = reader.read([add_steps(story, 2.5, role="agent_loop", reason=reason, every=True).write()])[0]
     assert not any(step.verdicts for step in run.steps)
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("process", 0.3), ("cpu", 0.9)])
 def test_short_pauses_are_no_cause(story, reason, seconds):
     """A busy machine has them all the time; those without a CPU are not even on the path."""
-    run = summary.explain([add_steps(story, seconds, role="agent_loop", reason=reason).write()])
+    run = reader.read([add_steps(story, seconds, role="agent_loop", reason=reason).write()])[0]
     assert not any(verdict.kind == "process" for step in run.steps for verdict in step.verdicts)
     assert reason != "cpu" or "paused" not in {kind for step in run.steps for kind, _, _ in step.groups}
 
@@ -133,14 +133,14 @@ def test_short_pauses_of_many_processes_are_one_cause(story, pieces, names):
             begin = now + 0.5 + piece * 1.1
             ranks[piece % 2].span("verl.process.paused", begin, begin + 0.9, reason="cpu")
         now += 3 * length + 0.05
-    held = {step.number: step.verdicts for step in summary.explain([story.write()]).steps if step.verdicts}
+    held = {step.number: step.verdicts for step in reader.read([story.write()])[0].steps if step.verdicts}
     assert [verdict.cause_name for verdict in held.get(SLOW, ())] == names
     assert list(held) == [SLOW] * bool(names)
 
 
 def test_a_process_without_telemetry_is_named(story):
     """The process that watches the node has recorded that another one was stopped."""
-    run = summary.explain([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])
+    run = reader.read([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])[0]
     (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
@@ -183,7 +183,7 @@ def add_causes(story, *works, pause=0.0, overlap=0.0):
 )
 def test_each_cause_of_a_step_is_named_and_the_title_has_their_sum(story, works, pause, overlap, causes, longer):
     """The largest first. A pause hides no slow tool: only the time in which the tool was paused is the pause's."""
-    run = summary.explain([add_causes(story, *works, pause=pause, overlap=overlap).write()])
+    run = reader.read([add_causes(story, *works, pause=pause, overlap=overlap).write()])[0]
     (step,) = (step for step in run.steps if step.verdicts)
     found = [(verdict.cause_name, pytest.approx(verdict.saved, abs=0.05)) for verdict in step.verdicts]
     assert causes == found
@@ -199,7 +199,7 @@ def test_causes_that_are_the_same_time_are_not_added(story):
         teller.spans = [
             span._replace(end_ns=span.end_ns + 1_400_000_000) if span is late else span for span in teller.spans
         ]
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     (step,) = (step for step in run.steps if step.verdicts)
     assert [verdict.saved for verdict in step.verdicts] == [pytest.approx(1.9, abs=0.11), pytest.approx(1.5, abs=0.11)]
     assert "are the same time: together they are 2.00 s" in texts.explain(run)
@@ -221,7 +221,7 @@ def test_a_client_waits_for_a_server_that_is_paused(story):
         end = now + 1.1 + more
         stories.step(trainer, number, now, end + 0.5, [("gen", now, end), ("update_actor", end, end + 0.5)], [own])
         now = end + 0.55
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     held = {step.number: step.verdicts for step in run.steps if step.verdicts}
     assert list(held) == [SLOW]
     assert [(verdict.kind, verdict.subject) for verdict in held[SLOW]] == [("process", "llm_server-0")]
@@ -241,7 +241,7 @@ def test_a_trajectory_that_has_not_started_waits_for_its_process(story):
             agent.span("verl.event_loop.blocked", now + 0.1, now + 0.1 + more, reason="collection")
         stories.step(trainer, number, now, end + 0.5, [("gen", now, end), ("update_actor", end, end + 0.5)], [own])
         now = end + 0.55
-    held = {step.number: step.verdicts for step in summary.explain([story.write()]).steps if step.verdicts}
+    held = {step.number: step.verdicts for step in reader.read([story.write()])[0].steps if step.verdicts}
     assert list(held) == [SLOW]
     (verdict,) = held[SLOW]
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("loop", "agent_loop-0", "garbage collection")
@@ -302,7 +302,7 @@ def test_the_title_has_what_no_cause_explains(story):
         end = begin + 1.1 + (3.5 if slow else 0.0)
         stories.step(trainer, number, now, end + 1.0, [("gen", now, end), ("update_actor", end, end + 1.0)], consumed)
         now = end + 1.05
-    text = texts.explain(summary.explain([story.write()]))
+    text = texts.explain(reader.read([story.write()])[0])
     assert (
         "Step 4 took 5.70 s, 3.50 s longer than usual (others: median 2.20 s), of which 2.00 s are not explained."
         in text

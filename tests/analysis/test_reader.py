@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import reader, summary
+from verl_otel.analysis import reader
 
 
 def long_training(folder, steps=12):
@@ -54,7 +54,7 @@ def test_the_explanation_is_that_of_the_whole_run(tmp_path, monkeypatch, budget)
     folder = long_training(tmp_path / "r1").write()
     live = reader.begin([folder])
     read_all(live)
-    seen, whole = live.explain(), summary.explain([folder])
+    seen, whole = live.explain(), reader.read([folder])[0]
     assert without_last(seen) == without_last(whole)
     assert seen.series == whole.series
     assert (seen.counts, seen.slowest) == (whole.counts, whole.slowest)
@@ -74,7 +74,7 @@ def test_a_growing_run_is_read_on_and_half_a_line_is_left(tmp_path):
         read_all(live)
         counts.append(len(live.explain().steps))
     assert counts[0] < counts[1] < counts[2] == 12
-    assert without_last(live.explain()) == without_last(summary.explain([target]))
+    assert without_last(live.explain()) == without_last(reader.read([target])[0])
     assert live.explain().problems == ()
 
 
@@ -122,7 +122,7 @@ def test_a_finished_run_is_explained_completely(tmp_path):
     live = reader.begin([folder])
     read_all(live)
     live.finish()
-    assert live.explain() == summary.explain([folder])
+    assert live.explain() == reader.read([folder])[0]
 
 
 def test_a_step_is_known_two_seconds_after_its_end(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
 from verl_otel import cli
-from verl_otel.analysis import reader, saved_state, summary
+from verl_otel.analysis import reader, saved_state
 from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.io import followed_files
 from verl_otel.cli.demo.command import RECORDED, RECORDINGS
@@ -35,7 +35,7 @@ def cache(tmp_path, monkeypatch):
 def run(cache, tmp_path):
     """A run of which a state was kept."""
     folder = shutil.copytree(RECORDED / "slow-tool", tmp_path / "slow-tool")
-    summary.explain([folder], keep_after=0)
+    reader.read([folder], keep_after=0)
     return folder
 
 
@@ -54,7 +54,7 @@ def read(monkeypatch):
 
     def ask(folder, **asked):
         taken.clear()
-        summary.explain([folder], **asked)
+        reader.read([folder], **asked)
         return sum(taken)
 
     return ask
@@ -63,7 +63,7 @@ def read(monkeypatch):
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_what_was_kept_is_what_reading_gives(cache, name):
     """In every field."""
-    assert summary.explain([RECORDED / name], keep_after=0) == summary.explain([RECORDED / name])
+    assert reader.read([RECORDED / name], keep_after=0)[0] == reader.read([RECORDED / name])[0]
     assert len(list(cache.iterdir())) == 1
 
 
@@ -73,10 +73,10 @@ def test_clocks_without_a_bound_are_kept(cache, tmp_path, story, read):
     trainer.span("verl.step", 0, 10, verl__step__number=1)
     worker.span("verl.worker.update", 2, 3)
     run = story.write()
-    first = summary.explain([run], keep_after=0)
+    first = reader.read([run], keep_after=0)[0]
     assert any(uncertainty == float("inf") for _, _, uncertainty in first.offsets)
     assert read(run, keep_after=0) == 0
-    assert summary.explain([run]) == first
+    assert reader.read([run])[0] == first
 
 
 def grow(source, target, seconds):
@@ -106,15 +106,15 @@ def test_a_run_that_has_grown_is_what_reading_all_of_it_gives(cache, tmp_path, m
     source = story.write()
     for seconds in times:
         grow(source, tmp_path / "r1", seconds)
-        summary.explain([tmp_path / "r1"], keep_after=0)
+        reader.read([tmp_path / "r1"], keep_after=0)
     for path in list((tmp_path / "r1").glob("traces-*.jsonl")):
         path.rename(path.with_suffix(".1.jsonl"))
         path.write_bytes((source / path.name).read_bytes()[path.with_suffix(".1.jsonl").stat().st_size :])
     for path in (tmp_path / "r1").glob("metrics-*"):
         path.write_bytes((source / path.name).read_bytes())
-    grown = summary.explain([tmp_path / "r1"], keep_after=NEVER)
+    grown = reader.read([tmp_path / "r1"], keep_after=NEVER)[0]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
-    whole = summary.explain([tmp_path / "r1"], keep_after=NEVER)
+    whole = reader.read([tmp_path / "r1"], keep_after=NEVER)[0]
     assert len(whole.steps) > 40
     assert grown == whole
 
@@ -133,14 +133,14 @@ def test_the_detail_of_each_step_of_a_long_run_is_what_reading_all_of_it_gives(
 ):
     """It is kept beside the summary, up to a limit; a step beyond this is read again."""
     folder = long_training(tmp_path / "r1", steps=20).write()
-    whole = summary.explain([folder], keep_after=NEVER)
+    whole = reader.read([folder], keep_after=NEVER)[0]
     limits = Limits(detailed=6, slowest=2, packed=packed)
     monkeypatch.setattr(reader, "begin", functools.partial(reader.begin, limits=limits))
-    short = summary.explain([folder], keep_after=0)
+    short = reader.read([folder], keep_after=0)[0]
     dropped = [step.number for step in short.steps if not step.path]
     assert len(dropped) > 10
     for number in (3, *dropped[::4]):
-        found = summary.explain([folder], steps=frozenset({number}), keep_after=NEVER)
+        found = reader.read([folder], steps=frozenset({number}), keep_after=NEVER)[0]
         assert found._replace(steps=()) == whole._replace(steps=())
         assert [step for step in found.steps if step.number == number] == [whole.steps[number - 1]]
         assert len([step for step in found.steps if not step.path]) >= len(dropped) - 1
@@ -203,7 +203,7 @@ def test_code_that_python_compiles_meanwhile_does_not_count(run, read):
 
 def test_what_was_read_at_once_is_not_kept(cache):
     """It is read again as fast."""
-    summary.explain([RECORDED / "healthy"], keep_after=NEVER)
+    reader.read([RECORDED / "healthy"], keep_after=NEVER)
     assert not cache.exists()
 
 
@@ -212,7 +212,7 @@ def test_the_oldest_states_are_removed(cache, tmp_path, monkeypatch):
     monkeypatch.setattr(saved_state, "MAX_STATES", 2)
     for number in range(3):
         folder = shutil.copytree(RECORDED / "healthy", tmp_path / f"run-{number}")
-        summary.explain([folder], keep_after=0)
+        reader.read([folder], keep_after=0)
     assert len(list(cache.iterdir())) == 2
 
 
@@ -240,7 +240,7 @@ def test_a_user_without_a_home_folder_keeps_it_in_the_temporary_one(run, read, m
 def test_a_run_that_is_deleted_leaves_nothing(cache, tmp_path):
     """Its state is derived from it."""
     run = shutil.copytree(RECORDED / "slow-tool", tmp_path / "runs" / "slow-tool")
-    summary.explain([run], keep_after=0)
+    reader.read([run], keep_after=0)
     for path in (*run.iterdir(), run):
         os.utime(path, (0, 0))
     assert cli.main(["runs", str(run.parent), "--prune", "--keep", "0", "--yes"]) == 0

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import reader, summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.scalars import Columns, Room, find_rewards, read_steps
 from verl_otel.cli.page import data
@@ -121,7 +121,7 @@ def explain_live(folder):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("read", [lambda folder: summary.explain([folder]), explain_live], ids=["report", "view"])
+@pytest.mark.parametrize("read", [lambda folder: reader.read([folder])[0], explain_live], ids=["report", "view"])
 def test_a_thousand_ranks_do_not_displace_the_trainer(thousand_ranks, read):
     """Its rewards, its state, and its scalars on the page are there; of the ranks as many as there is room for, and the rest is counted."""
     run = read(thousand_ranks)
@@ -135,7 +135,7 @@ def test_a_thousand_ranks_do_not_displace_the_trainer(thousand_ranks, read):
 @pytest.mark.full
 def test_a_thousand_ranks_count_in_sums(thousand_ranks):
     """Tokens of all processes are added up, whatever else the processes have."""
-    run = summary.explain([thousand_ranks])
+    run = reader.read([thousand_ranks])[0]
     assert sum(one.name == "verl.rollout.tokens" for one in run.series) == 1024
 
 

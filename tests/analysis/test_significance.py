@@ -54,7 +54,7 @@ def test_of_the_longer_run_the_first_steps_count():
 
 def test_what_a_run_is_like():
     """One slow step of five moves neither the typical value nor the quartiles."""
-    assert sig.describe([3.0, 1.0, 2.0, 4.0, 500.0]) == (5, 3.0, 3.0, 2.0, 4.0)
+    assert sig.describe([3.0, 1.0, 2.0, 4.0, 500.0]) == sig.Sample(5, 3.0, 3.0, 2.0, 4.0)
 
 
 @pytest.mark.full

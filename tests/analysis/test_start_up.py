@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.builders import stories, trees
 from tests.builders.stories import T0, Story
-from verl_otel.analysis import start_up, summary
+from verl_otel.analysis import reader, start_up
 from verl_otel.cli import wording
 
 
@@ -69,7 +69,7 @@ def test_the_first_step_is_none_of_it_while_it_is_open(tmp_path):
     step = loop.still_open("verl.step", 2, 9)
     loop.span("verl.phase.gen", 2, 8, step)
     story.manifest(attempts=[{"started": T0 + 1}])
-    (only,) = summary.explain([story.write()]).start_ups
+    (only,) = reader.read([story.write()])[0].start_ups
     assert only.seconds == pytest.approx(1)
 
 
@@ -84,7 +84,7 @@ def test_each_attempt_has_its_own(tmp_path):
             begin = start + 6 + 4 * number
             stories.step(trainer, number, begin, begin + 4, [("gen", begin, begin + 4)], [])
     story.manifest(attempts=[{"started": T0 + 1, "ended": T0 + 18}, {"started": T0 + 100, "ended": T0 + 118}])
-    first, second = summary.explain([story.write()]).start_ups
+    first, second = reader.read([story.write()])[0].start_ups
     assert (first.attempt, second.attempt) == (1, 2)
     assert (first.seconds, second.seconds) == (pytest.approx(9), pytest.approx(10))
     assert [(part.kind, round(part.nanoseconds / 1e9)) for part in second.parts] == [

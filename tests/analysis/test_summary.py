@@ -9,7 +9,7 @@ import pytest
 
 import verl_otel
 from tests.builders import stories, texts
-from verl_otel.analysis import findings, summary
+from verl_otel.analysis import findings, reader
 from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.traces import clocks
 from verl_otel.cli import headlines
@@ -17,7 +17,7 @@ from verl_otel.cli import headlines
 
 def explain(folder, **more):
     """Explain one folder in this process."""
-    return summary.explain([folder], **more)
+    return reader.read([folder], **more)[0]
 
 
 def long_story(folder, steps=30, hosts=("node-1",), shift=0.0):
@@ -169,7 +169,7 @@ def test_pieces_change_nothing(monkeypatch, tmp_path, size):
     folder = long_story(tmp_path / "r1")
     whole = explain(folder)
     monkeypatch.setattr(followed_files, "CHUNK_BYTES", 4096)
-    monkeypatch.setattr(summary, "PIECE_BYTES", size)
+    monkeypatch.setattr(reader, "PIECE_BYTES", size)
     again = explain(folder)
     assert again._replace(recent_steps=()) == whole._replace(recent_steps=())
     assert list(map(ordered, again.recent_steps)) == list(map(ordered, whole.recent_steps))
@@ -200,7 +200,7 @@ def test_several_folders_are_one_run(tmp_path):
         stories.step(story.process(host=host, pid=7), number, number, number + 1)
         story.write()
     nodes[1].manifest(verl__project="p")
-    run = summary.explain([story.folder for story in nodes])
+    run = reader.read([story.folder for story in nodes])[0]
     assert [step.number for step in run.steps] == [0, 1]
     assert run.manifest["verl.project"] == "p"
     assert run.folders == tuple(str(story.folder) for story in nodes)
@@ -492,7 +492,7 @@ def test_scores_of_0_where_a_tool_failed_are_counted(story, failing, is_headline
         agent.span("execute_tool add", 1.2, 1.3, own, state=stories.TRAJECTORY, gen_ai__tool__name="add", **error)
         consumed.append(own)
     stories.step(trainer, 1, 0, 5, [("gen", 0, 4), ("update_actor", 4, 5)], consumed)
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     assert run.steps[0].failures == (("tool", "add", failing, failing, failing),)
     text = (
         "tool add: 1 call in 1 trajectory, 1 of them with score 0 or none"
@@ -516,7 +516,7 @@ def test_a_rank_that_trains_on_less_is_named(story, sizes, short):
         worker = story.process("actor_rollout_ref", verl__rank=rank)
         facts = {} if size is None else {"verl__batch__size": size}
         worker.span("verl.worker W.update_actor", 1, 5, call, verl__rank=rank, **facts)
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     assert [each.rank for each in run.steps[0].short_ranks] == short
     assert ("rank 1: 2 samples in update_actor, the others 4" in texts.explain_step(run, run.steps)) == (short == [1])
     assert any("a rank trained on less" in line.text for line in headlines.find_headlines(run)) == bool(short)

@@ -5,7 +5,7 @@
 import pytest
 
 from tests.builders import explanations
-from verl_otel.analysis import spilling, whole_run
+from verl_otel.analysis import whole_run
 from verl_otel.analysis.model import Series, Verdict
 from verl_otel.cli import wording
 
@@ -25,7 +25,7 @@ def test_ends_are_those_of_all_processes_and_attempts():
         make("rollout.dropped", (2,), reason="stale"),
     ]
     ends = whole_run.count_ends(series)
-    assert ends == ({"finished": 15, "timeout": 4}, {"stale": 2})
+    assert ends == whole_run.TrajectoryEnds({"finished": 15, "timeout": 4}, {"stale": 2})
     assert list(wording.describe_ends(ends)) == [
         "     15   79%  finished by the model",
         "      4   21%  ended by a time-out",
@@ -121,13 +121,13 @@ def test_what_was_spilled_is_added_up_over_nodes_and_processes_that_were_started
         make_spilled((1, 2.0), (2, 4.0), (3, 1.0), direction="write"),
         make_spilled((1, 1024.0), kind="io", instance="rank-8"),
     ]
-    assert list(wording.describe_spilled(spilling.find(series))) == [
+    assert list(wording.describe_spilled(whole_run.find_spilled(series))) == [
         "   5.0 KiB  written to disk, because it was full: 5.00 s, 1.0 KiB a second",
         "   1.0 KiB  read back: 0 ms",
     ]
-    assert spilling.find(series[1:2]) == []
+    assert whole_run.find_spilled(series[1:2]) == []
     resumed = [make_spilled((1, 1024.0), (3, 3072.0), kind="io")]
-    assert [spilling.find(resumed, restarts)[0].bytes for restarts in ((), (2 * 10**9,))] == [3072, 4096]
+    assert [whole_run.find_spilled(resumed, restarts)[0].bytes for restarts in ((), (2 * 10**9,))] == [3072, 4096]
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_long_transport_is_named_after_what_was_read_from_disk_meanwhile(point
     )
     bare = explanations.step(1, explanations.HEALTHY, begin=100 * 10**9)
     step = bare._replace(end_ns=110 * 10**9, verdicts=verdicts)
-    (named,) = spilling.name_reads([step], [make_spilled(*points, direction=direction)])
+    (named,) = whole_run.name_reads([step], [make_spilled(*points, direction=direction)])
     assert [verdict.cause for verdict in named.verdicts] == [cause, "worker"]
     if cause == "spill":
         assert wording.describe_verdict(named.verdicts[0]) == (

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from verl_otel._internal.printable import seconds
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.cli.page import data
 
 
@@ -33,7 +33,7 @@ def check_steps(folder, call, explained, text):
     longer = sum(step["longer"] > 0 for step in explained["steps"])
     assert (compared["steps"], compared["of"]) == (longer, len(reported))
     assert compared["seconds"] == pytest.approx(sum(held.values()))
-    columns = data.list_steps(summary.explain([folder]))
+    columns = data.list_steps(reader.read([folder])[0])
     saved = {identify(step): value for step, value in zip(reported, columns["saved"], strict=True)}
     assert {step: value for step, value in saved.items() if value} == pytest.approx(held, abs=0.01)
     for step in (step for step in explained["steps"] if step["verdicts"]):
@@ -55,7 +55,7 @@ def check_steps(folder, call, explained, text):
 def check_causes(folder, call, explained, text):
     """The step that lost most comes first, and of each step the largest cause."""
     held = sorted((step for step in explained["steps"] if step["verdicts"]), key=lambda step: -step["longer"])
-    lines = [line["text"] for line in data.describe_run(summary.explain([folder]))["findings"]]
+    lines = [line["text"] for line in data.describe_run(reader.read([folder])[0])["findings"]]
     causes = [line for line in lines if re.match(r"Step \S+ \(", line)]
     report, brief = call("report", folder), call("explain", folder, "--steps", 1000, "--brief")
     for line in lines:

@@ -17,7 +17,7 @@ from tests.builders.environments import inherit
 from tests.builders.run_ages import set_age
 from tests.fakes import hosts as hosts_module
 from verl_otel import cli
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.integrations import verl
 from verl_otel.integrations.ray import discovery
 
@@ -173,7 +173,7 @@ def explained(monkeypatch, tmp_path):
             asked.folders, asked.steps = folders, steps
             return run, NO_READER
 
-        monkeypatch.setattr(summary, "read", read)
+        monkeypatch.setattr(reader, "read", read)
         return asked
 
     return use

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import explanations
 from tests.cli.conftest import NO_READER
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.model import Event, Series, Verdict
 
 TOOL = ("tool", "python")
@@ -28,7 +28,7 @@ def pair(monkeypatch):
                 explanations.steps(explanations.HEALTHY, count, spread=0.04, seed=2, scale=scale), run_id="b"
             ),
         } | given
-        monkeypatch.setattr(summary, "read", lambda folders, **_: (made[folders[0].name], NO_READER))
+        monkeypatch.setattr(reader, "read", lambda folders, **_: (made[folders[0].name], NO_READER))
         return made
 
     return use

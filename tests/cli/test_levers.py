@@ -117,6 +117,6 @@ def test_tails_of_the_same_trajectories_are_one_line(run_of_nothing):
 @pytest.fixture
 def run_of_nothing(tmp_path):
     """An explained run."""
-    from verl_otel.analysis import summary
+    from verl_otel.analysis import reader
 
-    return summary.explain([train(tmp_path / "r2", steps=1)])
+    return reader.read([train(tmp_path / "r2", steps=1)])[0]

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from tests.end_to_end import bed_run
 from tests.end_to_end.levers_plan import STEPS, TRAININGS, find_plants
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.levers.ranking import find_levers
 
 LONGEST = 860
@@ -57,7 +57,7 @@ def train(out, name):
     run = bed_run.train(
         folder, tool=True, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=folder / "runs", **find_options(training)
     )
-    explanation = summary.explain([run.folder])
+    explanation = reader.read([run.folder])[0]
     sections = {section: read_section(explanation, *training.find_steps(section)) for section in training.sections}
     return {"training": name, "code": run.returncode, "seconds": round(run.seconds), "sections": sections}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders.training_logs import find_unexpected
 from tests.end_to_end import counts, modes
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 
 pytestmark = pytest.mark.verl
 STEPS, ROUNDS = 3, 2
@@ -44,7 +44,7 @@ def test_a_step_is_one_update_with_its_rounds(training):
 
 def test_half_of_the_trajectories_are_dropped(training):
     """The report counts those that a step trained on, and the tokens of the others as waste."""
-    run = summary.explain([training.folder])
+    run = reader.read([training.folder])[0]
     assert [step.members for step in run.steps] == [SAMPLES] * STEPS
     assert run.counts.trained == SAMPLES * STEPS
     assert all(step.cost.wasted_tokens["dropped"] for step in run.steps)
@@ -67,7 +67,7 @@ def test_the_critical_path_leads_through_every_round(training):
     for span in spans:
         if span.name == "verl.phase.gen":
             rounds[span.trace].append(span)
-    for step in summary.explain([training.folder]).steps:
+    for step in reader.read([training.folder])[0].steps:
         for phase in rounds[f"{step.trace_id:032x}"]:
             inside = [part for part in step.path if phase.start <= part.start_ns < phase.end]
             assert any(part.trace_id for part in inside)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders.training_logs import find_unexpected
 from tests.end_to_end import counts, modes, modes_page, outputs
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 
 pytestmark = pytest.mark.verl
 
@@ -101,7 +101,7 @@ def test_each_consumed_sample_is_linked_once(run):
 def test_the_critical_path_is_the_whole_step(run):
     """What each step waited for is an unbroken chain from its start to its end, as long as the step by the spans themselves."""
     _, _, training, spans = run
-    explained = {step.trace_id: step for step in summary.explain([training.folder]).steps}
+    explained = {step.trace_id: step for step in reader.read([training.folder])[0].steps}
     for span in (each for each in spans if each.name == "verl.step"):
         step = explained.pop(int(span.trace, 16))
         edges = [step.start_ns, *(segment.end_ns for segment in step.path)]
@@ -113,7 +113,7 @@ def test_the_critical_path_is_the_whole_step(run):
 def test_gpu_time_adds_up(run):
     """Every nanosecond of every GPU has one cause, from the first span of the run to the last, in each step's window, too."""
     _, mode, training, spans = run
-    explained = summary.explain([training.folder])
+    explained = reader.read([training.folder])[0]
     assert len(explained.devices) == mode.devices
     assert explained.start_ns <= min(span.start for span in spans)
     assert explained.end_ns >= max(span.end for span in spans)
@@ -126,7 +126,7 @@ def test_gpu_time_adds_up(run):
 def test_only_what_was_planted_gets_a_verdict(run):
     """A planted cause gets a verdict; a healthy step gets none, unless verl's own timers saw the same delay."""
     _, mode, training, _ = run
-    steps = summary.explain([training.folder]).steps
+    steps = reader.read([training.folder])[0].steps
     assert set(mode.held) <= {step.number for step in steps if step.verdicts}
     assert not counts.find_unconfirmed(training, steps, mode.held)
 

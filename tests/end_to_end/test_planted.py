@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end import counts, planted
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 
 pytestmark = pytest.mark.verl
 
@@ -57,7 +57,7 @@ def test_a_planted_cause_is_named_with_its_size(steps, cause):
 
 def test_healthy_steps_get_no_verdict(training):
     """A step in which nothing was planted gets no verdict, unless verl's own timers saw the same delay."""
-    steps = summary.explain([training.folder]).steps
+    steps = reader.read([training.folder])[0].steps
     assert sorted(step.number for step in steps) == list(range(1, planted.STEPS + 1))
     assert not counts.find_unconfirmed(training, steps, {cause.step for cause in planted.CAUSES})
 

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.ray
 
 from tests.ray.test_ray import run
 from verl_otel import config
-from verl_otel.analysis import Run, summary
+from verl_otel.analysis import Run, reader
 from verl_otel.cli import wording
 from verl_otel.cli.check import check_runs
 
@@ -36,7 +36,7 @@ def test_the_run_is_that_of_the_loop(tmp_path, mode):
     """One run of all processes; trajectories, steps and scores equal the loop's own log."""
     _, found = run("ray_own_loop.py", mode, tmp_path=tmp_path, **SETTINGS[mode](tmp_path / "runs"))
     (folder,) = (tmp_path / "runs").iterdir()
-    explained = summary.explain([folder])
+    explained = reader.read([folder])[0]
     assert found["nodes"] == (2 if mode == "nodes" else 1)
     processes = 1 if mode == "plain" else 7
     assert (explained.state, explained.counts.processes, explained.completeness.orphans) == ("finished", processes, 0)
@@ -50,7 +50,7 @@ def test_what_was_planted_is_named(tmp_path, mode):
     """Each step in which something is slow has this verdict and no other; on a busy machine other things are slow, too."""
     run("ray_own_loop.py", mode, tmp_path=tmp_path, **SETTINGS[mode](tmp_path / "runs"))
     (folder,) = (tmp_path / "runs").iterdir()
-    verdicts = {step.number: step.verdicts for step in summary.explain([folder]).steps if step.number in PLANTED}
+    verdicts = {step.number: step.verdicts for step in reader.read([folder])[0].steps if step.number in PLANTED}
     named = {number: (v.kind, v.subject, v.cause, v.cause_name) for number, (v,) in verdicts.items()}
     assert named == PLANTED
     assert wording.describe_verdict(verdicts[5][0]).startswith("Worker 1 was late: ")
@@ -66,7 +66,7 @@ def test_actors_that_existed_before_telemetry_are_reported(tmp_path):
     """Actors that were used before ``init()`` record nothing, and the report and ``check`` say how many and why."""
     run("ray_own_loop.py", "late", tmp_path=tmp_path, OWN_RUN_DIR=tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
-    missing = summary.explain([folder]).completeness.missing
+    missing = reader.read([folder])[0].completeness.missing
     assert [text for text in missing if text.startswith("3 Ray actors recorded nothing: created before")]
     (finding,) = check_runs(config.load_config({"VERL_OTEL_RUN_DIR": str(tmp_path / "runs")}))
     assert "3 Ray actors existed before telemetry" in finding.text

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.builders.environments import inherit
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.session import children
 
 PROGRAM = """
@@ -88,7 +88,7 @@ pool.join()
 def test_a_worker_that_was_forked_in_a_step_works_for_the_steps_after_it(train):
     """It has the context of the first step for good; ``step=`` says which one a trajectory belongs to."""
     (run,) = train(POOL)
-    steps = summary.explain([run.folder]).steps
+    steps = reader.read([run.folder])[0].steps
     assert [(step.number, step.members) for step in steps] == [(1, 1), (2, 1)]
 
 

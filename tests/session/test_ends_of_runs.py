@@ -9,7 +9,7 @@ import pytest
 
 import verl_otel
 from tests.builders import texts
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.cli import run_overview
 
 LOOP = """
@@ -55,7 +55,7 @@ raise {error}
 def test_ctrl_c_inside_of_a_step_interrupts_the_run(run, tmp_path, code):
     """The run is interrupted, its last step did not come to its end, and no cause is named for how long it took."""
     assert run(code).code == -signal.SIGINT
-    found = summary.explain([tmp_path / "runs" / "r1"])
+    found = reader.read([tmp_path / "runs" / "r1"])[0]
     assert found.state == run_overview.read(tmp_path / "runs" / "r1").state == "interrupted"
     last = found.steps[-1]
     assert (last.number, last.failed, last.interrupted, last.verdicts) == (4, True, True, ())
@@ -72,7 +72,7 @@ def test_ctrl_c_inside_of_a_step_interrupts_the_run(run, tmp_path, code):
 def test_what_ends_the_program_between_two_steps_ends_the_run(run, tmp_path, error, state):
     """An exception outside of every step counts as one inside of a step, and is named with its line."""
     run(BETWEEN.format(error=error))
-    found = summary.explain([tmp_path / "runs" / "r1"])
+    found = reader.read([tmp_path / "runs" / "r1"])[0]
     assert found.state == state
     assert ("FAILED after step 4: ValueError in <module> (" in texts.explain(found)) == (state == "failed")
 
@@ -96,5 +96,5 @@ def test_a_cancelled_step_interrupts_the_run_if_it_is_the_last(tmp_path, goes_on
                 pass
     finally:
         verl_otel.shutdown()
-    found = summary.explain([tmp_path / "r1"])
+    found = reader.read([tmp_path / "r1"])[0]
     assert (found.state, found.steps[0].error) == (state, "cancelled")

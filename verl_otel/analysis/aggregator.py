@@ -16,12 +16,12 @@ from verl_otel._internal.printable import counted
 from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_unused_reason, needs_spread
 from verl_otel.analysis.gpu.devices import find_devices, find_owners
-from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io import otlp_json, run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
 from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Saving, Segment, Step, Trajectory, Verdict
-from verl_otel.analysis.scalars import Columns, Room
+from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
@@ -33,7 +33,7 @@ from verl_otel.analysis.verdicts import blocked_loops, judge
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
-from verl_otel.analysis.windows import Window, Windows, find_restarts, find_start
+from verl_otel.analysis.windows import Window, Windows, find_restarts
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import DRAIN_INTERVAL
@@ -161,7 +161,9 @@ class Aggregator(msgspec.Struct, dict=True):
         lasts: dict[int, int] = {}
         ended: set[int] = set()
         awaited = frozenset(self._awaited)
-        for extent, process, spans in run_files.read_placed_spans(piece.extents, self.writers, self.problems):
+        for extent, process, spans in run_files.read_placed(
+            otlp_json.read_spans, piece.extents, self.writers, self.problems
+        ):
             if spans:
                 for span in spans:
                     by_trace[span[0]].append((span, process))
@@ -497,7 +499,11 @@ class Aggregator(msgspec.Struct, dict=True):
                 verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if verdicts else {}
             named = blocked_loops.name_pauses(step, verdicts, pauses)
-            return tuple(one._replace(instance="") if _may_be_another(step, one) else one for one in named)
+            # Several ranks took as long in a slow phase: the process of the verdict may have waited for another one.
+            return tuple(
+                one._replace(instance="") if one.kind == "phase" and (one.alike or step.is_shared) else one
+                for one in named
+            )
 
         drafts = [draft.step for draft in self._windows.drafts()]
         return settle([*self.steps.all(), *drafts], find_verdicts, self._unused)
@@ -512,23 +518,4 @@ class Aggregator(msgspec.Struct, dict=True):
         return self._gpu_account.total() if self._gpu_account is not None else ()
 
 
-def _may_be_another(step: Step, verdict: Verdict) -> bool:
-    """Return whether several ranks took as long in a phase that was slow: the process of the verdict may have waited for another one."""
-    return verdict.kind == "phase" and (verdict.alike or step.is_shared)
-
-
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}
-
-
-def begin(manifest: dict[str, Any], limits: Limits, room: Room) -> Aggregator:
-    """Return the aggregator of a run of which nothing has been read.
-
-    Args:
-        manifest: The run's manifest.
-        limits: How much of the run is kept.
-        room: How many scalars are kept.
-    """
-    engine = str(manifest.get(attr.ENGINE, ""))
-    windows = Windows(list(find_restarts(manifest)), find_start(manifest))
-    kept, recent = Steps(limits), RecentSteps(limits.replayed)
-    return Aggregator(manifest, Context(engine), limits, Columns(room), Tally(engine), kept, recent, windows)

@@ -12,11 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from verl_otel._internal import printable
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.findings import Held, sum_held
 from verl_otel.analysis.model import Explanation, Series, Step, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
@@ -35,26 +36,23 @@ _Period = tuple[int, int]
 """Start, end."""
 
 
-class Resources(NamedTuple):
-    """Means of a run over the steps that are compared. None: unknown, as without the extra ``gpu``."""
+class Resources(Document):
+    """Means of one run."""
 
-    gpus: int | None = None
-    """Number of GPUs; of ranks on a CPU."""
-    trained_tokens_per_second: float | None = None
-    """Tokens that the model wrote and steps trained on, for a second of a step."""
-    rollout_tokens_per_second: float | None = None
-    """Tokens that the model wrote, for a second from the first step of an attempt to the end of its last one,
-    validations included."""
-    gpu_utilization: float | None = None
-    """Mean over time and GPUs, from 0 to 1."""
-    gpu_memory: float | None = None
-    """Bytes in use of one GPU, the mean over time and GPUs."""
-    gpu_memory_highest: float | None = None
-    """The highest value of any GPU, in bytes. Shorter peaks between two samples are not seen."""
+    gpus: Annotated[int | None, about("number of GPUs, or of ranks on a CPU")] = None
+    trained_tokens_per_second: Annotated[
+        float | None, about("tokens that the model wrote and steps trained on, per second of a step")
+    ] = None
+    rollout_tokens_per_second: Annotated[
+        float | None, about("tokens that the model wrote, validations included, per second of time")
+    ] = None
+    gpu_utilization: Annotated[float | None, about("mean over time and GPUs, 0 to 1")] = None
+    gpu_memory: Annotated[float | None, about("bytes of one GPU")] = None
+    gpu_memory_highest: Annotated[float | None, about("bytes of one GPU")] = None
 
 
-class Scaling(NamedTuple):
-    """Tokens per second and GPU of run B as a share of those of run A: 1 is linear. None: unknown."""
+class Scaling(Document):
+    """Tokens per second and GPU of B as a share of those of A, for runs of different size."""
 
     trained_tokens: float | None
     rollout_tokens: float | None
@@ -215,19 +213,22 @@ class Row(NamedTuple):
     are."""
 
 
-class Contribution(NamedTuple):
-    """The contribution of one kind of work on the critical path to the difference of a step."""
+class Name(Document):
+    """Seconds of a step by name."""
+
+    name: str
+    a: float
+    b: float
+
+
+class Contribution(Document):
+    """What changed on the critical path."""
 
     kind: str
-    """A kind of segment."""
-    seconds: float
-    """Difference of a typical step: B minus A."""
-    share: float
-    """Fraction of A's typical step."""
-    names: tuple[tuple[str, float, float], ...]
-    """Name, seconds in A, seconds in B; the largest difference first."""
-    significant: bool
-    """Whether this kind alone differs significantly."""
+    seconds: Annotated[float, about("change")]
+    share: Annotated[float | None, about("change as a share of a step of A")]
+    significant: Annotated[bool, about("this kind alone differs significantly")]
+    names: tuple[Name, ...]
 
 
 class Comparison(NamedTuple):
@@ -440,10 +441,9 @@ def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contri
                 sums[(kind, name)] = sums.get((kind, name), 0.0) + nanoseconds / 1e9 / len(steps)
         means.append(sums)
     whole = fmean(step.seconds for step in kept[0])
-    by_kind: dict[str, list[tuple[str, float, float]]] = {}
+    by_kind: dict[str, list[Name]] = {}
     for kind, name in dict.fromkeys([*means[0], *means[1]]):
-        seconds = [mean.get((kind, name), 0.0) for mean in means]
-        by_kind.setdefault(kind, []).append((name, seconds[0], seconds[1]))
+        by_kind.setdefault(kind, []).append(Name(name, *(mean.get((kind, name), 0.0) for mean in means)))
     differences = [
         significance.differ(
             *([sum(ns for each, _, ns in step.groups if each == kind) / 1e9 for step in steps] for steps in (a, b)),
@@ -454,10 +454,9 @@ def _explain(a: Sequence[Step], b: Sequence[Step], noise: float) -> tuple[Contri
     adjusted = significance.holm([difference.p for difference in differences])
     contributions = []
     for (kind, parts), difference, p in zip(by_kind.items(), differences, adjusted, strict=True):
-        parts.sort(key=lambda part: (-abs(part[2] - part[1]), part[0]))
-        seconds_more = sum(after - before for _, before, after in parts)
-        is_significant = _is_significant(difference, p)
-        contributions.append(Contribution(kind, seconds_more, seconds_more / whole, tuple(parts), is_significant))
+        parts.sort(key=lambda part: (-abs(part.b - part.a), part.name))
+        more = sum(part.b - part.a for part in parts)
+        contributions.append(Contribution(kind, more, more / whole, _is_significant(difference, p), tuple(parts)))
     return tuple(sorted(contributions, key=lambda contribution: (-abs(contribution.seconds), contribution.kind)))
 
 

@@ -4,7 +4,7 @@
 
 ``io`` → spans and points · ``traces.tree`` → whole traces · ``traces.timeline`` → `Step`, `Trajectory` ·
 ``traces.critical_path`` → `Segment` · ``gpu.accounting`` → `DeviceTime` · ``verdicts`` → `Verdict`, `Saving` ·
-``summary`` → `Explanation`. Times are nanoseconds since 1970 on the trainer's clock (``traces.clocks`` shifts those of other
+``reader`` → `Explanation`. Times are nanoseconds since 1970 on the trainer's clock (``traces.clocks`` shifts those of other
 hosts); durations that are shown to users are seconds.
 """
 

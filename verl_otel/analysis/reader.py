@@ -8,35 +8,41 @@ have no GPU time and no cost before `RunReader.finish`, because these belong to 
 
 from __future__ import annotations
 
+import gc
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import aggregator, saved_state, spilling
+from verl_otel.analysis import saved_state, whole_run
 from verl_otel.analysis.aggregator import Aggregator
-from verl_otel.analysis.bounded_steps import Limits
+from verl_otel.analysis.bounded_steps import Limits, RecentSteps, Steps
 from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.io import completeness, run_files, run_status
+from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import FollowedFiles
 from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
 from verl_otel.analysis.model import Event, Explanation, OpenSpan, Process, Series, Step
-from verl_otel.analysis.scalars import SMALL, WHOLE, Room
+from verl_otel.analysis.scalars import SMALL, WHOLE, Columns, Room
 from verl_otel.analysis.traces import clocks, timeline
-from verl_otel.analysis.traces.clocks import Bound
-from verl_otel.analysis.windows import find_restarts
+from verl_otel.analysis.traces.clocks import Bound, Context
+from verl_otel.analysis.windows import Windows, find_restarts, find_start
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import AVERAGE_REWARD, RUN_STATE
 
 COMMAND, PAGE = "command", "page"
 """Names under which readers are saved: by a command, and by a page, which keeps less."""
-PIECE_BYTES: Final = 256 << 10
+PAGE_BYTES: Final = 256 << 10
 """Bytes that a page reads at a time: about 1,500 spans, 3 MB as objects."""
+PIECE_BYTES: Final = 8 << 20
+"""Bytes that a command reads at a time: 12,000 spans, about 30 MB as objects."""
+KEPT_SECONDS: Final = 3.0
+"""What took longer to read is kept: the next command reads what was added."""
 COMMAND_LIMITS: Final = Limits()
 PAGE_LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True, packed=0)
 MAX_BOUNDS: Final = 20_000
@@ -45,6 +51,9 @@ AHEAD_BYTES: Final = 16 << 20
 """Bytes of a run on several hosts that are searched for bounds on clock offsets before it is read."""
 SAMPLED_BYTES: Final = 32 << 20
 """One piece of so many bytes is searched for further ones."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of bytes read and the total."""
 
 
 class RunReader(msgspec.Struct, dict=True):
@@ -122,7 +131,7 @@ class RunReader(msgspec.Struct, dict=True):
         """Return whether the run was continued since: the steps of an attempt are known before they are read."""
         return find_restarts(run_files.read_manifest(self.folders)) != find_restarts(self._aggregator.manifest)
 
-    def read(self, budget: int = PIECE_BYTES) -> None:
+    def read(self, budget: int = PAGE_BYTES) -> None:
         """Read new lines of about this many bytes, the scalars before the spans."""
         if self.is_finished:
             return
@@ -189,7 +198,7 @@ class RunReader(msgspec.Struct, dict=True):
             processes[0].resource.text(attr.RUN_ID) if processes else self.folders[0].name
         )
         steps, unused = run.settled_steps()
-        steps = spilling.name_reads(steps, series, find_restarts(manifest))
+        steps = whole_run.name_reads(steps, series, find_restarts(manifest))
         series = add_rewards(series, steps, is_distributed=run.is_distributed)
         start_ns, end_ns = run.begin_ns, run.end_ns
         if not start_ns:  # without spans, those of its events and scalars
@@ -293,6 +302,56 @@ def add_rewards(series: tuple[Series, ...], steps: Sequence[Step], *, is_distrib
 # -- readers --
 
 
+def read(
+    folders: Iterable[Path],
+    *,
+    steps: frozenset[int] | None = None,
+    progress: Progress | None = None,
+    keep_after: float = KEPT_SECONDS,
+) -> tuple[Explanation, RunReader]:
+    """Explain a run; return its reader, too.
+
+    Args:
+        folders: The folder of the run, or one folder per node.
+        steps: Numbers of steps whose detail is kept; a short run keeps the detail of all steps.
+        progress: Called after each part that was read.
+        keep_after: How far it was read is kept for the next call if that took at least this many seconds.
+
+    Raises:
+        FileNotFoundError: A folder does not exist or contains no file of a run.
+    """
+    places, asked = run_files.check_folders(folders), steps or frozenset()
+    was_on = gc.isenabled()
+    gc.disable()  # nothing here creates cycles, and searching for them takes a third of the time
+    try:
+        run = resume(places) or begin(places)
+        explanation = _read_rest(run, asked, progress, keep_after)
+        if {step.number for step in explanation.steps if not step.path} & asked:
+            run = begin(places)
+            explanation = _read_rest(run, asked, progress, keep_after)
+        return explanation, run
+    finally:
+        if was_on:
+            gc.freeze()
+            # Moves all new objects to the oldest generation: the next collection does not scan a million of them.
+            gc.unfreeze()
+            gc.enable()
+
+
+def _read_rest(run: RunReader, asked: frozenset[int], progress: Progress | None, keep_after: float) -> Explanation:
+    begin = time.monotonic()
+    run.ask(asked)
+    run.look()
+    while run.is_behind:
+        run.read(PIECE_BYTES)
+        if progress is not None:
+            progress(*run.progress())
+    if time.monotonic() - begin >= keep_after:
+        saved_state.save(run.folders, COMMAND, run)
+    run.finish()
+    return run.explain()
+
+
 def begin(
     folders: Iterable[Path],
     limits: Limits = COMMAND_LIMITS,
@@ -306,7 +365,18 @@ def begin(
         room: How many scalars are kept.
     """
     places = tuple(folders)
-    run = aggregator.begin(run_files.read_manifest(places), limits, room)
+    manifest = run_files.read_manifest(places)
+    engine = str(manifest.get(attr.ENGINE, ""))
+    run = Aggregator(
+        manifest=manifest,
+        context=Context(engine),
+        limits=limits,
+        columns=Columns(room),
+        tally=Tally(engine),
+        steps=Steps(limits),
+        recent_steps=RecentSteps(limits.replayed),
+        _windows=Windows(list(find_restarts(manifest)), find_start(manifest)),
+    )
     return RunReader(FollowedFiles(places, "traces"), FollowedFiles(places, "metrics"), run)
 
 

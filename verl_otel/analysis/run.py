@@ -21,7 +21,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Union
 
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.levers.ranking import Levers, find_levers
@@ -182,7 +182,7 @@ class Run:
         if not folders:
             raise TypeError("give the folder of a run: `verl-otel runs` lists them")
         paths = tuple(Path(folder).expanduser() for folder in folders)
-        return cls(*summary.read(paths, progress=progress))
+        return cls(*reader.read(paths, progress=progress))
 
     def __repr__(self) -> str:
         return f"<Run {self.id}: {self.state}, {len(self.explanation.steps)} steps>"

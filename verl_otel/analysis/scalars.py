@@ -283,13 +283,7 @@ def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepSc
     by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
     if not any(one.name == _REWARD for one in listed) and _REWARD in by_name:
         by_name[AVERAGE_REWARD] = by_name[_REWARD]
-    numbers = {
-        time_ns: int(value)
-        for one in listed
-        if one.name == TRAINING_STEP
-        for time_ns, value in zip(one.times_ns, one.values, strict=True)
-        if math.isfinite(value)
-    }
+    numbers = {time_ns: int(value) for time_ns, value in find_steps(listed).items()}
     ends = sorted(numbers)
     values: dict[int, dict[str, float]] = {}
     for scalar in listed:
@@ -379,13 +373,19 @@ class StepJoiner:
         """Return the places of the steps that a later attempt has trained again."""
         return find_repeated([(step.attempt, step.number) for step in self.steps])
 
+    def keep_last(self) -> list[LoggedStep]:
+        """Return the steps without those that a later attempt has trained again."""
+        again = self.find_repeated()
+        return [step for place, step in enumerate(self.steps) if place not in again]
+
 
 def find_rewards(series: Iterable[Series]) -> dict[int, float]:
     """Return the mean reward of each step that has one, of those that no later attempt trained again."""
     joiner = StepJoiner()
     for one in read_steps(series, ABOUT_STEP):
         joiner.add(one.step, one.values)
-    again = joiner.find_repeated()
-    steps = [step for place, step in enumerate(joiner.steps) if place not in again]
-    rewards = ((step.number, next((step.values[key] for key in REWARDS if key in step.values), None)) for step in steps)
+    rewards = (
+        (step.number, next((step.values[key] for key in REWARDS if key in step.values), None))
+        for step in joiner.keep_last()
+    )
     return {number: reward for number, reward in sorted(rewards) if reward is not None}

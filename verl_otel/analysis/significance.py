@@ -24,9 +24,10 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from verl_otel._internal.quantiles import quantile
+from verl_otel.analysis.document import Document, Number, about
 
 TRIMMED: Final = 0.2
 """Share of the steps trimmed at either end: Wilcox' recommendation, 0.9 of the mean's efficiency on normal noise."""
@@ -40,17 +41,14 @@ PRIOR_STEPS: Final = 20
 """Weight, in steps, of the prior assumption that neighbours are uncorrelated: chosen by simulation (`docs/explanation/comparison.md`)."""
 
 
-class Sample(NamedTuple):
-    """Statistics of one run."""
+class Sample(Document):
+    """Steps of one run."""
 
     steps: int
-    typical: float
-    """The mean without the fastest and slowest fifth."""
-    median: float
-    low: float
-    """First quartile."""
-    high: float
-    """Third quartile."""
+    typical: Annotated[Number, about("mean without the fastest and slowest fifth")]
+    median: Number
+    low: Annotated[Number, about("first quartile")]
+    high: Annotated[Number, about("third quartile")]
 
 
 class Difference(NamedTuple):

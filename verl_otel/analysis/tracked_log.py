@@ -16,8 +16,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Completeness, Counts, Explanation, Phase, Step, Verdict
 from verl_otel.analysis.scalars import ABOUT_STEP, LoggedStep, StepJoiner
@@ -76,48 +77,37 @@ _TOKENS: Final = {_GENERATION: "response_length/mean"}
 _ALWAYS: Final = frozenset((*ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
 
 
-class PhaseSum(NamedTuple):
-    """The time of a run in one phase."""
+class PhaseSum(Document):
+    """The longest first, without steps that contain start-up."""
 
     name: str
     seconds: float
-    share: float
-    """Of the time of these steps, and of phases after them."""
-    median: float
-    """Of the steps that have it."""
+    share: Annotated[float, about("of the time of these steps")]
+    median: Annotated[float, about("of the steps that have it")]
     longest: float
     longest_step: int
-    steps: int
-    """Number of steps that have it."""
-    outside: bool
-    """Whether it is not a part of the step."""
+    steps: Annotated[int, about("steps that have it")]
+    outside: Annotated[bool, about("it is timed after the step, not in it")]
 
 
-class Tokens(NamedTuple):
-    """A number of tokens that a phase depends on."""
+class Tokens(Document):
+    """Tokens of a step or a response."""
 
     key: str
     before: float
-    """Median."""
     after: float
 
 
-class Change(NamedTuple):
-    """A phase whose usual time became another one."""
+class Change(Document):
+    """Phases whose usual time became another one."""
 
-    name: str
-    """A phase, or `WHOLE_STEP`."""
-    step: int
-    """The first step of the new length; of a gradual change the first one that was compared."""
-    last_step: int
-    """The last step that was compared."""
-    before: float
-    """Median in seconds."""
-    after: float
-    sudden: bool
-    """False: it grew or fell over the run."""
+    name: Annotated[str, about("a phase, or step")]
+    step: Annotated[int, about("the first step of the new length; of a gradual change the first that is compared")]
+    last_step: Annotated[int, about("the last step that is compared")]
+    before: Annotated[float, about("median in seconds")]
+    after: Annotated[float, about("median in seconds")]
+    sudden: Annotated[bool, about("not a gradual change")]
     tokens: Tokens | None
-    """None: not logged."""
 
 
 class TrackedLog(NamedTuple):

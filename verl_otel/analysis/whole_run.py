@@ -1,44 +1,74 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What scalars say of a whole run: weight syncs, how trajectories ended, memory of processes and of sleeping engines."""
+"""What scalars say of a whole run: learning, weight syncs, how trajectories ended, memory, and what Ray's object store wrote to disk."""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Annotated, Final
 
-from verl_otel.analysis.model import Series
-from verl_otel.analysis.scalars import find_rises
+from verl_otel.analysis.document import Document, about
+from verl_otel.analysis.model import Explanation, Series, Step, Verdict
+from verl_otel.analysis.scalars import ABOUT_STEP, StepJoiner, find_keys, find_rises, read_component, read_steps
+from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
+from verl_otel.health import signals
+from verl_otel.health.conditions import CUT
+from verl_otel.health.profiles import from_manifest
+from verl_otel.health.signals import Learning
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
     ENGINE_MEMORY_ASLEEP,
     HW_GPU_MEMORY_LIMIT,
+    LIMIT,
     PROCESS_MEMORY_USAGE,
+    RAY_SPILL_IO,
+    RAY_SPILL_TIME,
     ROLLOUT_DROPPED,
     ROLLOUT_TRAJECTORIES,
     WEIGHT_SYNC_PART_DURATION,
     WEIGHT_SYNC_SIZE,
 )
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION
+
+# -- learning --
+
+LONGEST_RESPONSE: Final = "response_length/max"
+
+
+def judge_learning(run: Explanation) -> Learning:
+    """Return how a run learned, by the thresholds of its profile; steps that were trained again do not count."""
+    scores = [key for key in find_keys(run.series) if key.startswith(CORE_VALIDATION)]
+    joiner = StepJoiner()
+    limits = (one for one in run.series if one.name == LIMIT and dict(one.labels).get(attr.LIMIT) == "response_tokens")
+    limit = max((one.values[-1] for one in limits if one.values), default=0.0)  # 0: unknown
+    components = [key for one in run.series if (key := read_component(one)) is not None]
+    for one in read_steps(run.series, [*signals.KEYS, *ABOUT_STEP, *scores, *components, LONGEST_RESPONSE]):
+        longest = one.values.pop(LONGEST_RESPONSE, math.inf)
+        if longest < limit:  # verl compares with the width of the batch, which may be that of its longest response
+            one.values.pop(CUT, None)
+        joiner.add(one.step, one.values)
+    return signals.judge([(step.number, step.values) for step in joiner.keep_last()], from_manifest(run.manifest))
+
+
+# -- weight syncs, trajectories, memory --
 
 SYNCS: Final = (("gather", "load"), ("gather", "send"), ("receive", "load"))
 """The parts of each kind of sync: of a rank into the engine of its own GPU, of a rank to replicas with GPUs of their
 own, and of such a replica. A rank may have both of the first ones."""
 
 
-class WeightSync(NamedTuple):
-    """The syncs of one process: medians of what was recorded of each."""
+class WeightSync(Document):
+    """Weight syncs of the slowest process of each kind: gather and load, gather and send, receive and load."""
 
-    instance: str
-    bytes: float
-    parts: dict[str, float]
-    """Seconds by part, in their order."""
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of all parts."""
-        return sum(self.parts.values())
+    instance: Annotated[str, about("the process")]
+    bytes: Annotated[float, about("median of the bytes of a sync")]
+    seconds: Annotated[float, about("of all parts")]
+    parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
 
 
 def find_weight_syncs(series: Iterable[Series]) -> list[WeightSync]:
@@ -55,7 +85,7 @@ def find_weight_syncs(series: Iterable[Series]) -> list[WeightSync]:
     found = []
     for kind in SYNCS:
         syncs = [
-            WeightSync(name, sizes[name], {part: each[part] for part in kind})
+            WeightSync(name, sizes[name], sum(each[part] for part in kind), {part: each[part] for part in kind})
             for name, each in parts.items()
             if name in sizes and each.keys() >= set(kind)
         ]
@@ -63,13 +93,11 @@ def find_weight_syncs(series: Iterable[Series]) -> list[WeightSync]:
     return found
 
 
-class TrajectoryEnds(NamedTuple):
-    """Numbers of trajectories, without those of validations."""
+class TrajectoryEnds(Document):
+    """Numbers of trajectories of the training."""
 
-    ended: dict[str, int]
-    """By how they ended, the most first."""
-    dropped: dict[str, int]
-    """Those that no step trained on, by reason, the most first."""
+    ended: Annotated[dict[str, int], about("by how they ended")]
+    dropped: Annotated[dict[str, int], about("those that no step trained on, by reason")]
 
 
 def count_ends(series: Iterable[Series], restarts: Iterable[int] = ()) -> TrajectoryEnds:
@@ -95,13 +123,13 @@ KEPT_SHARE: Final = 0.05
 """Share of a GPU that is remarkable if a sleeping engine keeps it."""
 
 
-class ProcessMemory(NamedTuple):
-    """Resident bytes of a process in the newest attempt."""
+class ProcessMemory(Document):
+    """Resident memory of the processes that grew most in the newest attempt, the most first."""
 
-    instance: str
-    first: float
-    newest: float
-    highest: float
+    instance: Annotated[str, about("the process")]
+    first: Annotated[float, about("bytes at the first record")]
+    newest: Annotated[float, about("bytes at the newest record")]
+    highest: Annotated[float, about("bytes")]
 
 
 def find_memory(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[ProcessMemory]:
@@ -122,16 +150,14 @@ def find_memory(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[
     return sorted(found, key=lambda one: one.first - one.newest)[:MOST]
 
 
-class KeptMemory(NamedTuple):
-    """Bytes of a GPU that an engine still held when it had been put to sleep."""
+class KeptMemory(Document):
+    """Memory of the GPUs of which sleeping engines keep most, and at least 5%, the most first."""
 
-    instance: str
-    device: str
-    bytes: float
-    """At its newest sleep."""
-    highest: float
-    limit: float | None
-    """All bytes of the GPU, if they are known."""
+    instance: Annotated[str, about("the process of the engine's server")]
+    device: Annotated[str, about("id of the GPU")]
+    bytes: Annotated[float, about("at the newest sleep")]
+    highest: Annotated[float, about("bytes")]
+    limit: Annotated[float | None, about("all bytes of the GPU")]
 
 
 def find_kept(series: Iterable[Series]) -> list[KeptMemory]:
@@ -144,7 +170,69 @@ def find_kept(series: Iterable[Series]) -> list[KeptMemory]:
         if one.name == HW_GPU_MEMORY_LIMIT:
             limits[device] = one.values[-1]
         elif one.name == ENGINE_MEMORY_ASLEEP:
-            kept.append(KeptMemory(labels.get("instance", "trainer"), device, one.values[-1], max(one.values), None))
-    found = [each._replace(limit=limits.get(each.device)) for each in kept]
+            kept.append((labels.get("instance", "trainer"), device, one.values[-1], max(one.values)))
+    found = [KeptMemory(*each, limits.get(each[1])) for each in kept]
     notable = [each for each in found if each.highest >= KEPT_SHARE * (each.limit or 0.0)]
     return sorted(notable, key=lambda each: -each.bytes)[:MOST]
+
+
+# -- what Ray's object store wrote to disk and read back, and the steps that waited for it --
+
+LATE_NS: Final = 15 * 10**9
+"""The log of the raylet is read every 10 s (`OTEL_METRIC_EXPORT_INTERVAL`): what a step read may be recorded that much later."""
+
+
+class Spilled(Document):
+    """What Ray's object stores wrote to disk and read back, as raylets log it."""
+
+    direction: Annotated[str, about("write or read")]
+    bytes: Annotated[float, about("of all nodes")]
+    seconds: Annotated[float, about("of all nodes")]
+
+
+def find_spilled(series: Iterable[Series], restarts: Iterable[int] = ()) -> list[Spilled]:
+    """Return what was written and read, if anything was.
+
+    Args:
+        series: The scalars of the run.
+        restarts: As of `find_rises`.
+    """
+    known, starts = list(series), sorted(restarts)
+    found = []
+    for direction in ("write", "read"):
+        size = sum(rise for _, rise in _find_rises(known, RAY_SPILL_IO, direction, starts))
+        if size:
+            length = sum(rise for _, rise in _find_rises(known, RAY_SPILL_TIME, direction, starts))
+            found.append(Spilled(direction, size, length))
+    return found
+
+
+def name_reads(steps: Iterable[Step], series: Iterable[Series], restarts: Iterable[int] = ()) -> tuple[Step, ...]:
+    """Return steps in which a long wait for transport is named after what Ray read back from disk meanwhile, where that explains most of it.
+
+    Writes name nothing: the raylet logs them too rarely to be those of one step.
+    """
+    rises = sorted(_find_rises(series, RAY_SPILL_TIME, "read", sorted(restarts)))
+    if not rises:
+        return tuple(steps)
+    times_ns = [time_ns for time_ns, _ in rises]
+    sums = [0.0, *accumulate(rise for _, rise in rises)]
+    named = []
+    for step in steps:
+        begin, end = bisect_right(times_ns, step.start_ns), bisect_right(times_ns, step.end_ns + LATE_NS)
+        length = sums[end] - sums[begin]
+        named.append(step._replace(verdicts=tuple(_name(verdict, length) for verdict in step.verdicts)))
+    return tuple(named)
+
+
+def _name(verdict: Verdict, seconds: float) -> Verdict:
+    is_read = verdict.cause == "call" and seconds >= DETAIL_SHARE * verdict.seconds
+    return verdict._replace(cause="spill", cause_name="", rests_on="counters") if is_read else verdict
+
+
+def _find_rises(
+    series: Iterable[Series], name: str, direction: str, starts: Sequence[int]
+) -> Iterator[tuple[int, float]]:
+    for one in series:
+        if one.name == name and dict(one.labels).get(attr.DISK_DIRECTION) == direction:
+            yield from find_rises(one, starts)

@@ -25,7 +25,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -36,9 +36,9 @@ from verl_otel._internal import safe_files
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import options
-from verl_otel.cli.check_stack import Finding, ask_nodes, check_stack
+from verl_otel.cli.check_stack import ask_nodes, check_stack
 from verl_otel.cli.documents.base import fill
-from verl_otel.cli.documents.tools import Check
+from verl_otel.cli.documents.tools import Check, Finding
 from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, print_json
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.config import SETTINGS, Config, is_service_link
@@ -65,24 +65,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run every check and return 1 if one failed."""
     findings = run_all(cluster=arguments.cluster, stack=arguments.stack)
+    failed = sum(finding.state == "fail" for finding in findings)
+    following = "verl-otel check" if failed else _find_next()
     if arguments.json:
-        print_json(fill(Check, None, checks=findings, next=[_find_next(findings)]))
+        print_json(fill(Check, None, checks=findings, next=[following]))
     else:
         for finding in findings:
-            print(_line(finding))
-        print(f"\n{_sum_up(findings)}\nNext: {_find_next(findings)}")
-    return int(_count_failed(findings) > 0)
+            advice = f"\n       -> {show(finding.advice, SENTENCE)}" if finding.advice else ""
+            print(f"{_MARKS[finding.state]} {show(finding.subject)}: {show(finding.text, SENTENCE)}{advice}")
+        summary = f"{failed} of {len(findings)} checks failed." if failed else _sum_up(len(findings))
+        print(f"\n{summary}\nNext: {following}")
+    return int(failed > 0)
 
 
-def _count_failed(findings: Iterable[Finding]) -> int:
-    return sum(finding.state == "fail" for finding in findings)
-
-
-def _sum_up(findings: Sequence[Finding]) -> str:
-    """Return how many checks failed; without a failure whether anything will be recorded."""
-    failed = _count_failed(findings)
-    if failed:
-        return f"{failed} of {len(findings)} checks failed."
+def _sum_up(passed: int) -> str:
+    """Return how many checks passed, and whether anything will be recorded."""
     missing = []
     if config.is_disabled():
         missing.append("OTEL_SDK_DISABLED=true is set")
@@ -91,21 +88,16 @@ def _sum_up(findings: Sequence[Finding]) -> str:
     if read_version("verl") is None:
         missing.append("verl is not installed in this environment")
     but = f", but no training of verl would be recorded from here: {'; '.join(missing)}" if missing else ""
-    return f"All {len(findings)} checks passed{but}."
+    return f"All {passed} checks passed{but}."
 
 
-def _find_next(findings: Iterable[Finding]) -> str:
-    """Return the command to call next, when the advice was followed."""
-    if _count_failed(findings) or config.is_disabled():
+def _find_next() -> str:
+    """Return the command to call next where no check failed."""
+    if config.is_disabled():
         return "verl-otel check"
     if read_version("verl") is None:
         return "verl-otel demo"
     return f"{'' if config.is_enabled() else 'VERL_OTEL_ENABLED=1 '}python -m verl.trainer.main_ppo ..."
-
-
-def _line(finding: Finding) -> str:
-    advice = f"\n       -> {show(finding.advice, SENTENCE)}" if finding.advice else ""
-    return f"{_MARKS[finding.state]} {show(finding.subject)}: {show(finding.text, SENTENCE)}{advice}"
 
 
 # -- The checks, in the order in which they are shown --
@@ -115,7 +107,7 @@ SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 SUPPORTED_RAY: Final = ((2, 41), (2, 60))
 
 
-def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
+def run_all(*, cluster: bool, stack: bool) -> list[Finding]:
     """Run every check."""
     findings = list(check_settings())
     usable = all(finding.state != "fail" for finding in findings)
@@ -143,14 +135,10 @@ def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
         findings += ask_nodes()
     if stack:
         findings += check_stack(settings)
-    return [*findings, *list_ignored_values()]
-
-
-def list_ignored_values() -> Iterator[Finding]:
-    """The values of OpenTelemetry's own variables that the checks before have met and not understood."""
-    for problem in config.list_ignored():
-        advice = "nothing, if it is meant for another SDK; otherwise correct it"
-        yield Finding("note", "settings", f"{problem}; its default is used", advice)
+    # Values of OpenTelemetry's own variables that the checks before have met and not understood.
+    advice = "nothing, if it is meant for another SDK; otherwise correct it"
+    ignored = (f"{problem}; its default is used" for problem in config.list_ignored())
+    return [*findings, *(Finding("note", "settings", text, advice) for text in ignored)]
 
 
 def check_settings() -> Iterator[Finding]:

@@ -15,13 +15,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from http.client import HTTPException
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from verl_otel._internal import safe_files
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._version import __version__
 from verl_otel.cli import discover, package_data, stack_components
+from verl_otel.cli.documents.tools import Finding
 from verl_otel.config import Config
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations import cluster_store
@@ -215,15 +216,6 @@ MAX_NODE_OFFSET: Final = 1.0
 _PACKAGES: Final = ("verl", "ray", "torch", "vllm", "sglang")
 NODE_TIMEOUT: Final = 60.0
 """Timeout in seconds for the answer of a node."""
-
-
-class Finding(NamedTuple):
-    """The result of one check."""
-
-    state: Literal["ok", "note", "fail"]
-    subject: str
-    text: str
-    advice: str = ""
 
 
 def ask_nodes() -> Iterator[Finding]:

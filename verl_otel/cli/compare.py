@@ -29,7 +29,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.documents.compare import Compare, Contribution, Row, Sample, make_compare
+from verl_otel.cli.documents.compare import Compare, Row, make_compare
 from verl_otel.cli.formatting import SENTENCE, align, print_json, print_text
 from verl_otel.cli.wording import doing, figure
 from verl_otel.semconv.kinds import WORK
@@ -293,7 +293,7 @@ def _name_latency(kind: str) -> str:
     return kind if work is None else work.latency or work.words
 
 
-def _names(contribution: Contribution) -> str:
+def _names(contribution: comparison.Contribution) -> str:
     """Return the largest parts of a contribution."""
     names = contribution.names
     large = [part for part in names if part.name and abs(part.b - part.a) >= 0.25 * abs(contribution.seconds)][:2]
@@ -322,7 +322,7 @@ def _scale(row: Row) -> tuple[int, str]:
     return (1000, " GPU ms/token") if row.unit.startswith("GPU") else (1, " tokens/s")
 
 
-def _sample(sample: Sample, scale: int, suffix: str) -> str:
+def _sample(sample: significance.Sample, scale: int, suffix: str) -> str:
     """Return the typical value, which is tested, with the middle half of the steps."""
     return f"{figure(scale * sample.typical)}{suffix} ({figure(scale * sample.low)}-{figure(scale * sample.high)})"
 

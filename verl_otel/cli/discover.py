@@ -223,28 +223,24 @@ def probe(entry: TargetEntry, timeout: float) -> Answer:
     try:
         page = call_for(timeout, "verl-otel-probe", read)
     except urllib.error.HTTPError as error:
-        advice = f"; {_advise(entry)}" if _engine(entry) == "sglang" else ""
+        advice = f"; {_advise(entry)}" if _label(entry, "verl_engine") == "sglang" else ""
         return Answer(entry, "no metrics", f"/metrics answers {error.code} {error.reason}{advice}")
     except (OSError, ValueError, HTTPException) as error:
         return Answer(entry, *_explain(error, timeout))
     samples = len(_SAMPLE.findall(page))
     if not samples and not _COMMENT.search(page):
         return Answer(entry, "no metrics", "what /metrics answers is not in Prometheus's format, or empty")
-    own = _OWN.get(_engine(entry))
+    own = _OWN.get(_label(entry, "verl_engine"))
     if own is not None and not own.search(page) and len(page) < MAX_BYTES:
         return Answer(entry, "statistics off", f"{samples} samples, none of the engine: {_advise(entry)}")
     return Answer(entry, "ok", f"{samples} samples")
 
 
-def _engine(entry: TargetEntry) -> str:
-    return str(entry.get("labels", {}).get("verl_engine", ""))
-
-
 def _advise(entry: TargetEntry) -> str:
     """Return the settings of verl that enable the statistics of an engine. SGLang needs both: verl checks that."""
-    rollout = _ROLLOUTS.get(str(entry.get("labels", {}).get("verl_role", "")), _ROLLOUTS["llm_server"])
+    rollout = _ROLLOUTS.get(_label(entry, "verl_role"), _ROLLOUTS["llm_server"])
     settings = [f"{rollout}.disable_log_stats=False"]
-    if _engine(entry) == "sglang":
+    if _label(entry, "verl_engine") == "sglang":
         settings.append(f"{rollout}.prometheus.enable=True")
     return f"set {' and '.join(settings)}"
 
@@ -314,11 +310,7 @@ class Server(http_server.Server):
             if request.path not in ("/", "/targets"):
                 return make_plain_reply(404, "the targets are at /")
             wanted = parse_qs(request.query).get("run", [])
-            entries = [
-                entry
-                for entry in self._targets.read()
-                if not wanted or entry.get("labels", {}).get("verl_run_id") in wanted
-            ]
+            entries = [entry for entry in self._targets.read() if not wanted or _label(entry, "verl_run_id") in wanted]
             return Reply(200, (("Content-Type", "application/json"),), json.dumps(entries).encode())
         except VerlOtelError as error:
             print_once(f"verl-otel: {error}")

@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel._internal.printable import counted, seconds, show
+from verl_otel.analysis.document import Document
 from verl_otel.analysis.io import run_status
 from verl_otel.analysis.model import Explanation, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.cli.documents.base import Document, to_plain
+from verl_otel.cli.documents.base import to_plain
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import RunState
 

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Annotated, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
 from verl_otel.cli import advice, wording
 from verl_otel.cli.formatting import SENTENCE, dead, failed, number
@@ -18,57 +19,76 @@ FIRST_LINES: Final = 3
 """Maximum number of alarms, and of findings, in the first lines."""
 
 
-class Headline(NamedTuple):
-    """One of the first lines."""
+class Headline(Document):
+    """What the run is about, the most important first: failures, dead processes and delays."""
 
     text: str
-    step: Step | None = None
-    """The step that it refers to."""
-    advice: str = ""
-    """What to do about it; empty: nothing, or unknown."""
-    saved: float | None = None
-    """Seconds by which its cause made the step longer; None: it is no delay, or its cause is unknown."""
-    is_finding: bool = True
-    """Whether it is unusual in this run."""
+    step: Annotated[int | None, about("number of the step that it is about")]
+    index: Annotated[int | None, about("place of this step among all steps, from 0")]
+    next: Annotated[str, about("what to do about it; empty: nothing, or unknown")]
+    saved: Annotated[
+        float | None, about("seconds by which its cause made the step longer; null: it is no delay, or unknown")
+    ]
+    is_finding: Annotated[bool, about("it is unusual in this run")]
 
 
-def find_headlines(run: Explanation) -> Iterator[Headline]:
-    """Yield failures, dead processes and delays; without any, where the slowest step spent its time. Safe to print."""
-    alarms = [Headline(text) for text in filter(None, [failed(run)])]
+def find_headlines(run: Explanation) -> list[Headline]:
+    """Return failures, dead processes and delays; without any, where the slowest step spent its time. Safe to print."""
+    alarms = [_make(run, text) for text in filter(None, [failed(run)])]
     alarms += [
-        Headline(f"{event.kind.upper()}: {event.text}", advice=advice.advise_event(run, event.kind))
+        _make(run, f"{event.kind.upper()}: {event.text}", to_do=advice.advise_event(run, event.kind))
         for event in run.events
     ]
-    alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
+    alarms += [_make(run, f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     chosen = alarms[:FIRST_LINES]
     for step, saved, cause in findings.find_findings(run)[:FIRST_LINES]:
         text = _line(number(step), step.seconds, wording.describe_cause(cause))
-        chosen.append(Headline(text, step, advice.advise(run, cause), saved, is_finding=isinstance(cause, Verdict)))
+        what = advice.advise(run, cause)
+        chosen.append(_make(run, text, step, to_do=what, saved=saved, is_finding=isinstance(cause, Verdict)))
     slow = wording.describe_unexplained(run.steps)
     if slow:
         text = f"Slow, and no single cause was found: {slow}."
-        chosen.append(Headline(text, step_lengths.find_unexplained(run.steps)[0]))
-    chosen += find_silent(run)
-    if not chosen and run.steps:
-        chosen = list(_describe_healthy(run))
-    yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
+        chosen.append(_make(run, text, step_lengths.find_unexplained(run.steps)[0]))
+    chosen += [_make(run, text, step) for text, step in find_silent(run)]
+    if chosen or not run.steps:
+        return chosen
+    return [_make(run, text, step, is_finding=False) for text, step in _describe_healthy(run)]
 
 
-def find_silent(run: Explanation) -> Iterator[Headline]:
-    """Yield what is learned wrong although nothing was slow. The texts are not safe to print."""
+def _make(
+    run: Explanation,
+    text: str,
+    step: Step | None = None,
+    *,
+    to_do: str = "",
+    saved: float | None = None,
+    is_finding: bool = True,
+) -> Headline:
+    return Headline(
+        text=show(text, SENTENCE),
+        step=None if step is None else step.number,
+        index=next((index for index, other in enumerate(run.steps) if other is step), None),
+        next=show(to_do, SENTENCE),
+        saved=saved,
+        is_finding=is_finding,
+    )
+
+
+def find_silent(run: Explanation) -> Iterator[tuple[str, Step]]:
+    """Yield what is learned wrong although nothing was slow, and in which step. The texts are not safe to print."""
     worst = findings.find_unrewarded(run.steps)
     if worst is not None:
         failed_work = wording.describe_failure(worst.failures[0])
         text = f"score 0 or none may be that of the environment, and not of the answer. Failed: {failed_work}."
-        yield Headline(f"Step {number(worst)}: {text}", worst)
+        yield f"Step {number(worst)}: {text}", worst
     steps = [step for step in run.steps if step.short_ranks]
     if steps:
         more = f", and in {counted(len(steps) - 1, 'other step')}" if len(steps) > 1 else ""
         short = wording.describe_short_rank(steps[0].short_ranks[0])
-        yield Headline(f"Step {number(steps[0])}: a rank trained on less{more}: {short}.", steps[0])
+        yield f"Step {number(steps[0])}: a rank trained on less{more}: {short}.", steps[0]
 
 
-def _describe_healthy(run: Explanation) -> Iterator[Headline]:
+def _describe_healthy(run: Explanation) -> Iterator[tuple[str, Step]]:
     """Yield where the slowest step of a run without findings spent its time; start-up is reported separately."""
     longest = findings.choose_steps(run, 1)[0]
     top = longest.longest_phase
@@ -76,14 +96,10 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
     phase = f", {top.share:.0%} of it in {top.key}" if top is not None else ""
     spent = _spent(longest) if top is not None and top.key == "gen" else ""
     held = wording.begin_sentence(wording.describe_held(findings.sum_held(run.steps)))
-    yield Headline(
-        f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}{phase}. "
-        f"{held}.{spent}",
-        longest,
-        is_finding=False,
-    )
+    after = " after the first" if start_up else ""
+    yield f"Slowest step{after}: {number(longest)}, {seconds(longest.seconds)}{phase}. {held}.{spent}", longest
     if start_up:
-        yield Headline(start_up, step_lengths.find_start_up(run.steps)[0], is_finding=False)
+        yield start_up, step_lengths.find_start_up(run.steps)[0]
 
 
 def verdict_line(verdict: Verdict) -> str:

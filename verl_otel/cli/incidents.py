@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from verl_otel._internal import safe_files
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Event, Explanation
 from verl_otel.analysis.traces.span_names import TOOL_PREFIX
-from verl_otel.cli.documents.base import Document, about
 
 KINDS: Final = ("crash", "stall")
 """Kinds of events that have such evidence."""

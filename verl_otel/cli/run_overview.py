@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from verl_otel.analysis.io import run_files, run_status
 from verl_otel.analysis.model import Event
+from verl_otel.cli.documents.runs import RunRow
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import RunState
 from verl_otel.session import run_manifest
@@ -39,36 +40,7 @@ class Usage(NamedTuple):
     """Newest modification of a file with spans or metrics; 0: there is none."""
 
 
-class Overview(NamedTuple):
-    """One run of the list."""
-
-    folder: Path
-    project: str
-    experiment: str
-    """Empty: unknown, as the project."""
-    state: str
-    """A word of `verl_otel.semconv.run_state`."""
-    steps: int | None
-    """Number of steps of all attempts."""
-    planned: int | None
-    """Number of steps that the newest training has planned."""
-    last_step: int | None
-    last_step_seconds: float | None
-    reward: float | None
-    """Mean reward that was reported last."""
-    verdict: str
-    """What held a step last, in a sentence; empty: nothing, or unknown."""
-    started: float | None
-    """Start of the first attempt, in seconds since 1970."""
-    seconds: float | None
-    """Seconds from the start of the first attempt to the end of the last one; if that is unknown, to the last record; while it is running, to its newest file."""
-    size: int
-    """Bytes of all files."""
-    written: float
-    """Newest modification of a file, in seconds since 1970."""
-
-
-def read(folder: Path) -> Overview:
+def read(folder: Path) -> RunRow:
     """Return the facts about a run. Unknown ones are None; a damaged manifest has none, and one from before it had a status has few."""
     manifest, usage = run_manifest.read(folder), measure(folder)
     attempts, status = run_files.list_attempts(manifest), run_status.read(manifest)
@@ -85,8 +57,8 @@ def read(folder: Path) -> Overview:
     newest = max((moment for moment in times if moment is not None), default=None)
     last = None if status is None else status.last
     rewards = [training.reward for training in sorted(trainings, key=lambda training: -training.time)]
-    return Overview(
-        folder=folder,
+    return RunRow(
+        run=folder.name,
         project=str(manifest.get(attr.PROJECT, "")),
         experiment=str(manifest.get(attr.EXPERIMENT, "")),
         state=state,
@@ -98,8 +70,9 @@ def read(folder: Path) -> Overview:
         verdict="" if status is None else status.newest.verdict,
         started=started,
         seconds=newest - started if started and newest and newest >= started else None,
-        size=usage.size,
+        bytes=usage.size,
         written=usage.written,
+        folder=str(folder),
     )
 
 

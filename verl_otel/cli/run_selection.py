@@ -14,7 +14,7 @@ from typing import Final, TextIO
 
 from verl_otel import config
 from verl_otel._internal.printable import counted, show
-from verl_otel.analysis import findings, summary
+from verl_otel.analysis import findings, reader
 from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation, Step
@@ -131,7 +131,7 @@ def open_run(named: Sequence[Path], command: str, *, steps: frozenset[int] | Non
     folders = [find_folder(path, command) for path in named] or [find_newest()]
     try:
         with Meter(sys.stderr) as meter:
-            return Run(*summary.read(folders, steps=steps, progress=meter.show))
+            return Run(*reader.read(folders, steps=steps, progress=meter.show))
     except FileNotFoundError:
         missing = next((folder for folder in folders if not holds_run(folder)), None)
         if missing is None:
@@ -159,7 +159,7 @@ def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: froze
             place = error.filename or folder  # a full disk has no name of a file
             raise VerlOtelError(f"--otlp: {place} cannot be read or written ({error.strerror})") from None
         with Meter(sys.stderr) as meter:
-            explanation = summary.explain([Path(folder)], steps=steps, progress=meter.show)
+            explanation = reader.read([Path(folder)], steps=steps, progress=meter.show)[0]
     if imported.others and not named:
         others = counted(len(imported.others), "other run")
         print(f"verl-otel: the files have {others}, for example {imported.others[-1]}: give its id", file=sys.stderr)

@@ -37,10 +37,9 @@ from verl_otel.analysis import saved_state
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
 from verl_otel.cli.documents.base import fill
-from verl_otel.cli.documents.runs import Pruned, Runs, make_pruned_row, make_run_row
+from verl_otel.cli.documents.runs import Pruned, PrunedRow, RunRow, Runs
 from verl_otel.cli.formatting import SENTENCE, age, align, print_json, show_bytes
 from verl_otel.cli.run_folders import is_data_folder, is_mark, is_run, list_runs
-from verl_otel.cli.run_overview import Overview
 from verl_otel.errors import VerlOtelError
 from verl_otel.semconv.run_state import RunState
 
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prune:
         return _prune(choose(runs, limits), base, yes=arguments.yes, as_json=arguments.json)
     if arguments.json:
-        print_json(fill(Runs, None, runs=[make_run_row(run) for run in runs], next=[_find_next(runs, base)]))
+        print_json(fill(Runs, None, runs=runs, next=[_find_next(runs, base)]))
     elif runs:
         print(render(runs, base))
     if not runs:
@@ -119,11 +118,12 @@ def _prune(choices: Sequence[Choice], base: Path, *, yes: bool, as_json: bool) -
     results = [(choice, choice.protected) for choice in choices]
     failed = 0
     if yes:
-        results = [(choice, choice.protected or delete(choice.run.folder)) for choice in choices]
+        results = [(choice, choice.protected or delete(Path(choice.run.folder))) for choice in choices]
         failed = sum(bool(problem) and not choice.protected for choice, problem in results)
     if as_json:
         rows = [
-            make_pruned_row(choice.run, choice.reason, deleted=yes and not kept, kept=kept) for choice, kept in results
+            fill(PrunedRow, choice.run, reason=choice.reason, deleted=yes and not kept, kept=kept or None)
+            for choice, kept in results
         ]
         following = shlex.join(["verl-otel", "runs", *_name_folder(base)])
         print_json(fill(Pruned, None, runs=rows, next=[following]))
@@ -136,11 +136,11 @@ def _lines(results: Sequence[tuple[Choice, str]], *, yes: bool) -> list[str]:
     word = "deleted" if yes else "would be deleted"
     lines = []
     for choice, kept in results:
-        about = f"{choice.run.folder.name}  {show_bytes(choice.run.size)}  {age(time.time() - choice.run.written)} old"
+        about = f"{choice.run.run}  {show_bytes(choice.run.bytes)}  {age(time.time() - choice.run.written)} old"
         lines.append(show(f"{about}  {f'kept: {kept}' if kept else f'{word}: {choice.reason}'}", SENTENCE))
     gone = [choice.run for choice, kept in results if not kept]
     hint = "; --yes deletes them" if gone and not yes else ""
-    return [*lines, f"{counted(len(gone), 'run')}, {show_bytes(sum(run.size for run in gone))} {word}{hint}"]
+    return [*lines, f"{counted(len(gone), 'run')}, {show_bytes(sum(run.bytes for run in gone))} {word}{hint}"]
 
 
 # -- The list --
@@ -151,20 +151,19 @@ _RIGHT: Final = tuple(map(_TITLES.index, ("steps", "size")))
 """Columns that are aligned to the right."""
 
 
-def render(runs: Sequence[Overview], base: Path) -> str:
+def render(runs: Sequence[RunRow], base: Path) -> str:
     """Return the table of runs, and a line with their number and size."""
     rows = [_TITLES, *(tuple(map(show, _cells(run))) for run in runs)]
-    total = show_bytes(sum(run.size for run in runs))
+    total = show_bytes(sum(run.bytes for run in runs))
     where = f"{counted(len(runs), 'run')} in {show(base)}, {total}"
     return "\n".join([*align(rows, _RIGHT), "", where, show(f"Next: {_find_next(runs, base)}", SENTENCE)])
 
 
-def _find_next(runs: Sequence[Overview], base: Path) -> str:
+def _find_next(runs: Sequence[RunRow], base: Path) -> str:
     """Return the command that explains the newest run; without a run the one that says why there is none."""
     if not runs:
         return "verl-otel check"
-    newest = runs[0].folder
-    return shlex.join(["verl-otel", "explain", str(newest) if _name_folder(base) else newest.name])
+    return shlex.join(["verl-otel", "explain", runs[0].folder if _name_folder(base) else runs[0].run])
 
 
 def _name_folder(base: Path) -> list[str]:
@@ -172,20 +171,20 @@ def _name_folder(base: Path) -> list[str]:
     return [] if base == config.read("run_dir") else [str(base)]
 
 
-def _cells(run: Overview) -> tuple[str, ...]:
+def _cells(run: RunRow) -> tuple[str, ...]:
     return (
-        run.folder.name,
+        run.run,
         run.state,
         _UNKNOWN if run.steps is None else f"{run.steps:,}",
         _last_step(run),
         _UNKNOWN if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
         _UNKNOWN if run.seconds is None else seconds(run.seconds),
-        show_bytes(run.size),
-        str(run.folder),
+        show_bytes(run.bytes),
+        run.folder,
     )
 
 
-def _last_step(run: Overview) -> str:
+def _last_step(run: RunRow) -> str:
     if run.last_step is None:
         return _UNKNOWN
     took = "" if run.last_step_seconds is None else f" ({seconds(run.last_step_seconds)})"
@@ -212,14 +211,14 @@ class Limits(NamedTuple):
 class Choice(NamedTuple):
     """A run that a limit selects."""
 
-    run: Overview
+    run: RunRow
     reason: str
     """The limit that it exceeds."""
     protected: str
     """Why it is not deleted all the same; empty: it may be deleted."""
 
 
-def choose(runs: Sequence[Overview], limits: Limits) -> list[Choice]:
+def choose(runs: Sequence[RunRow], limits: Limits) -> list[Choice]:
     """Return the runs that the limits select.
 
     Args:
@@ -241,31 +240,31 @@ def choose(runs: Sequence[Overview], limits: Limits) -> list[Choice]:
     ]
 
 
-def _find_old(runs: Sequence[Overview], seconds: float) -> Iterator[Choice]:
+def _find_old(runs: Sequence[RunRow], seconds: float) -> Iterator[Choice]:
     now = time.time()
     for run in runs:
         if now - run.written > seconds:
             yield _choice(run, f"older than {age(seconds)}")
 
 
-def _find_excess(runs: Sequence[Overview], candidates: set[Path], max_bytes: int) -> Iterator[Choice]:
-    total = sum(run.size for run in runs)
+def _find_excess(runs: Sequence[RunRow], candidates: set[str], max_bytes: int) -> Iterator[Choice]:
+    total = sum(run.bytes for run in runs)
     for run in reversed(runs):
         if total <= max_bytes:
             return
         if run.folder in candidates:
             choice = _choice(run, f"all runs exceed {show_bytes(max_bytes)}")
-            total -= 0 if choice.protected else run.size
+            total -= 0 if choice.protected else run.bytes
             yield choice
 
 
-def _choice(run: Overview, reason: str) -> Choice:
+def _choice(run: RunRow, reason: str) -> Choice:
     return Choice(run, reason, find_protection(run))
 
 
-def find_protection(run: Overview) -> str:
+def find_protection(run: RunRow) -> str:
     """Return why a run must not be deleted; empty if it may be."""
-    if run.folder.is_symlink():
+    if Path(run.folder).is_symlink():
         return "a symbolic link"
     if run.state == RunState.RUNNING.word:
         return "running"

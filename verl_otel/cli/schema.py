@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from verl_otel.analysis.document import Document
 from verl_otel.cli.documents import compare, explain, explain_log, levers, report, runs, tools
-from verl_otel.cli.documents.base import Document, make_schema
+from verl_otel.cli.documents.base import make_schema
 from verl_otel.cli.formatting import print_json
 
 DOCUMENTS: Final[dict[str, type[Document]]] = {

@@ -19,7 +19,6 @@ from verl_otel.analysis.model import Step
 from verl_otel.analysis.tracked_log import NO_PHASE, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import options, run_selection, wording
-from verl_otel.cli.documents.base import OffPolicy
 from verl_otel.cli.documents.explain_log import (
     ExplainLog,
     advise_on,
@@ -206,7 +205,7 @@ def _describe_change(change: Change) -> str:
         text = f"From step {change.step} to {change.last_step} {name} {way} from {before} to {after}"
     if change.tokens is None:
         return show(text)
-    key, old, new = change.tokens
+    key, old, new = change.tokens.key, change.tokens.before, change.tokens.after
     tokens = f"stayed at {wording.figure(new)}"
     if abs(new - old) > _SAME * abs(old):
         tokens = f"went from {wording.figure(old)} to {wording.figure(new)}"
@@ -256,6 +255,6 @@ def _list_values(log: TrackedLog, learning: Learning, step: Step) -> Iterator[st
             yield f"    {figure(own.values[signal.key]):>9}  {name} (median of all steps {figure(middle)})"
 
 
-def _describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
+def _describe_off_policy(found: off_policy.OffPolicy | None) -> Iterator[str]:
     for text in wording.describe_off_policy(found):
         yield from (f"  {line}" for line in _wrap(f"{text[:1].upper()}{text[1:]}."))

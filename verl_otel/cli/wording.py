@@ -19,8 +19,8 @@ from verl_otel.cli.formatting import end_of, name_error, number, show_bytes, sho
 from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
 
 if TYPE_CHECKING:
+    from verl_otel.analysis import whole_run
     from verl_otel.cli.documents import explain
-    from verl_otel.cli.documents.base import OffPolicy
 
 EVIDENCE: Final = {
     "arrival": "the call reached it late",
@@ -340,7 +340,7 @@ def describe_balance(sides: explain.Balance | None, *, has_gpu: bool = True) -> 
     yield sides.advice
 
 
-def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
+def describe_off_policy(found: off_policy.OffPolicy | None) -> Iterator[str]:
     """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing if unknown."""
     if found is None:
         return
@@ -389,7 +389,7 @@ def describe_devices(devices: explain.DeviceSum) -> Iterator[str]:
             yield f"{state:<10} {percent(part):>4}  {detail}".rstrip()
 
 
-def describe_syncs(syncs: Iterable[explain.WeightSync]) -> Iterator[str]:
+def describe_syncs(syncs: Iterable[whole_run.WeightSync]) -> Iterator[str]:
     """Yield bytes, seconds and parts of a weight sync, on ranks and on replicas."""
     for sync in syncs:
         parts = ", ".join(f"{part} {seconds(value)}" for part, value in sync.parts.items())
@@ -397,7 +397,7 @@ def describe_syncs(syncs: Iterable[explain.WeightSync]) -> Iterator[str]:
         yield f"{show_bytes(sync.bytes)} in {seconds(sync.seconds)}{rate}: {parts} (medians of {show(sync.instance)})"
 
 
-def describe_spilled(spilled: Iterable[explain.Spilled]) -> Iterator[str]:
+def describe_spilled(spilled: Iterable[whole_run.Spilled]) -> Iterator[str]:
     """Yield what Ray's object stores wrote to disk, and read back."""
     for one in spilled:
         verb = "written to disk, because it was full" if one.direction == "write" else "read back"
@@ -405,7 +405,7 @@ def describe_spilled(spilled: Iterable[explain.Spilled]) -> Iterator[str]:
         yield f"{show_bytes(one.bytes):>10}  {verb}: {seconds(one.seconds)}{rate}"
 
 
-def describe_memory(processes: Iterable[explain.ProcessMemory]) -> Iterator[str]:
+def describe_memory(processes: Iterable[whole_run.ProcessMemory]) -> Iterator[str]:
     """Yield the resident memory of processes: what each had first, and has now."""
     for one in processes:
         highest = f", at most {show_bytes(one.highest)}" if one.highest > one.newest else ""
@@ -413,7 +413,7 @@ def describe_memory(processes: Iterable[explain.ProcessMemory]) -> Iterator[str]
         yield f"{show_bytes(one.newest):>10}  {show(one.instance)}: {first}{highest}"
 
 
-def describe_kept(kept: Iterable[explain.KeptMemory]) -> Iterator[str]:
+def describe_kept(kept: Iterable[whole_run.KeptMemory]) -> Iterator[str]:
     """Yield what engines keep on GPUs while they sleep."""
     for one in kept:
         of = f" of {show_bytes(one.limit)} ({percent(one.bytes / one.limit)})" if one.limit else ""
@@ -421,7 +421,7 @@ def describe_kept(kept: Iterable[explain.KeptMemory]) -> Iterator[str]:
         yield f"{show_bytes(one.bytes):>10}{of}  {show(one.instance)} on {show(one.device)}{highest}"
 
 
-def describe_ends(ends: explain.TrajectoryEnds) -> Iterator[str]:
+def describe_ends(ends: whole_run.TrajectoryEnds) -> Iterator[str]:
     """Yield how trajectories ended, and how many no step trained on; nothing if the model finished all."""
     total = sum(ends.ended.values())
     rows = [(number, ENDS.get(end, end)) for end, number in ends.ended.items()]

@@ -9,7 +9,7 @@ import random
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.io import collector_files
 from verl_otel.errors import VerlOtelError
 
@@ -22,7 +22,7 @@ def read_messages(folder):
 
 def essence(folder):
     """The explanation of a run as far as its traces contain it, without what only its other files have."""
-    run = summary.explain([folder])
+    run = reader.read([folder])[0]
     steps = [(step.number, step.seconds, step.verdicts, step.trajectories, step.path) for step in run.steps]
     slowest = [(item.label, item.parts) for item in run.slowest]
     return run.run_id, run.counts, steps, slowest, run.completeness.orphans
@@ -127,7 +127,7 @@ def test_one_run_of_several_is_read(convert, traces, wanted, found):
     messages = read_messages(traces)
     folder, imported = convert([*rename_run(messages, "second", 3600), *messages], wanted)
     assert (imported.run_id, imported.others) == (found, tuple({"r1", "second"} - {found}))
-    assert summary.explain([folder]).counts == summary.explain([traces]).counts
+    assert reader.read([folder])[0].counts == reader.read([traces])[0].counts
 
 
 def test_spans_of_other_services_come_along_in_the_traces_of_the_run(convert, traces):

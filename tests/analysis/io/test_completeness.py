@@ -5,14 +5,14 @@
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.gpu import devices
 from verl_otel.semconv.spans import CLIENT, SERVER
 
 
 def find(story):
     """The gaps of a story."""
-    return summary.explain([story.write()]).completeness
+    return reader.read([story.write()])[0].completeness
 
 
 def call(trainer, root, world, **more):
@@ -125,10 +125,10 @@ def test_gpus_that_no_process_reports_are_missing(story):
     """Where a driver measures GPUs and no process has any, that is a problem; without GPUs it is none."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 1)
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     assert (run.has_gpu, run.problems) == (False, ())
     trainer.scalar("hw.gpu.utilization", 1, 0.5)
-    run = summary.explain([story.write()])
+    run = reader.read([story.write()])[0]
     assert (run.has_gpu, run.problems) == (True, (devices.UNKNOWN_GPUS,))
 
 

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.model import Process
@@ -181,7 +181,7 @@ def test_files_are_closed_after_reading(story):
 
 
 def explain(folder):
-    return summary.explain([folder])
+    return reader.read([folder])[0]
 
 
 def test_events_of_the_run_are_read(story):

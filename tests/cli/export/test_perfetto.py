@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import Run, summary
+from verl_otel.analysis import Run, reader
 from verl_otel.analysis.io import followed_files
 from verl_otel.analysis.model import Process
-from verl_otel.cli.export.perfetto import Selection
-from verl_otel.cli.export.perfetto_timeline import Lanes, split_rows, walk
+from verl_otel.cli.export.perfetto import Lanes, Selection, split_rows, walk
 from verl_otel.model import Resource, SpanRecord
 
 schema = pytest.importorskip(
@@ -154,8 +153,8 @@ def test_the_file_is_the_same_however_the_run_was_read(call, tmp_path, monkeypat
     for path in paths:
         assert call("export", "perfetto", folder, "--steps", "4-6", "--output", path).code == 0
         monkeypatch.setattr(followed_files, "CHUNK_BYTES", 1)
-        monkeypatch.setattr(summary, "PIECE_BYTES", 1)
-        monkeypatch.setitem(summary.read.__kwdefaults__, "keep_after", 0)
+        monkeypatch.setattr(reader, "PIECE_BYTES", 1)
+        monkeypatch.setitem(reader.read.__kwdefaults__, "keep_after", 0)
     assert len({path.read_bytes() for path in paths}) == 1
 
 

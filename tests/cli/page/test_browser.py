@@ -47,7 +47,7 @@ def test_the_verdict_and_every_section_are_shown(show):
     first, *_ = headlines.find_headlines(run)
     verdict = read(opened.locator("#verdict"))
     assert first.text in verdict
-    assert f"What to do: {first.advice}" in verdict
+    assert f"What to do: {first.next}" in verdict
     assert f"{first.saved:.2f} s" in verdict
     assert opened.locator("h2").all_inner_texts() == SECTIONS
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.page import embedded, explanations
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.model import Activity, Segment, Series
 from verl_otel.cli import page
 from verl_otel.cli.demo.command import RECORDED
@@ -22,7 +22,7 @@ from verl_otel.cli.page.document import order_steps
 @pytest.fixture(scope="module")
 def recorded():
     """A recorded run in which a tool was slow."""
-    return summary.explain([RECORDED / "slow-tool"])
+    return reader.read([RECORDED / "slow-tool"])[0]
 
 
 def test_steps_whose_device_time_is_not_known_are_asked_for_again(recorded):

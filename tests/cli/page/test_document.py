@@ -14,7 +14,7 @@ import pytest
 from tests.builders import stories
 from tests.cli.page import embedded, explanations
 from verl_otel._internal import printable
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.cli import headlines, page, rollouts
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
@@ -79,7 +79,7 @@ def test_a_name_that_looks_like_a_place_is_only_a_name():
 def test_the_file_does_not_have_the_folders_of_the_user(tmp_path, name):
     """That of the run, and those of the samples: a user may give the file to others."""
     folder = shutil.copytree(RECORDED / name, tmp_path / name)
-    run = summary.explain([folder])
+    run = reader.read([folder])[0]
     samples = {key: str(tmp_path / "samples") for key in (rollouts.TRAINING, rollouts.VALIDATION)}
     documents = embedded.read(page.render(run._replace(manifest={**run.manifest, **samples})))
     assert "verl-otel explain RUN --events" in json.dumps(documents)

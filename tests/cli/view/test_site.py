@@ -12,7 +12,7 @@ import pytest
 
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.analysis.reader import RunReader
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.page import assembly
@@ -167,7 +167,7 @@ def test_an_explanation_of_a_part_of_a_run_says_so(runs, get, monkeypatch, tmp_p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("part", "whole"):
         long_training(runs / name, steps=30).write()
-    summary.explain([runs / "whole"], keep_after=0)
+    reader.read([runs / "whole"], keep_after=0)
     part, whole = (json.loads(get(f"/api/runs/{name}/explain").body) for name in ("part", "whole"))
     assert (part["read"] < 1, part["progress"]) == (True, "")
     assert whole["read"] == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.analysis.test_reader import long_training
 from tests.builders import stories
-from verl_otel.analysis import reader, summary
+from verl_otel.analysis import reader
 from verl_otel.cli.demo.command import RECORDED
 from verl_otel.cli.view import watching
 from verl_otel.cli.view.watching import Catalogue
@@ -63,7 +63,7 @@ def test_a_run_that_a_command_has_read_is_known_at_once(runs, monkeypatch, tmp_p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(reader.RunReader.read, "__defaults__", (1,))
     folder = shutil.copytree(RECORDED / "slow-tool", runs / "slow-tool")
-    found = summary.explain([folder], keep_after=0)
+    found = reader.read([folder], keep_after=0)[0]
     explanation, share = watching.Watcher(watching.Catalogue([runs])).ask("slow-tool")
     assert (explanation.steps[:-1], share) == (found.steps[:-1], 1.0)
 

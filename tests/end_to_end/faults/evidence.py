@@ -19,7 +19,7 @@ from tests.end_to_end import bed_run
 from tests.end_to_end.faults.kinds import CRASHED, SAVE_EVERY, VALIDATE_EVERY
 from tests.recount import own_loop
 from tests.verl_cpu import cpu_train
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 
 PATIENCE = 45
 """Seconds after which a training whose process died, and which verl lets hang, is ended."""
@@ -156,7 +156,7 @@ def collect(bed, training):
     ]
     explained = None
     with contextlib.suppress(StopIteration, FileNotFoundError):  # it has no folder
-        explained = summary.explain([bed.folder])
+        explained = reader.read([bed.folder])[0]
     if explained is None or not (explained.steps or explained.events):  # on a busy machine Ray may not start
         return {"state": "not started", "reached": plants, "steps": {}, "events": [], "lines": []}
     lines = [_PLACE.sub("", line.strip()) for line in bed.report().splitlines() if _FAILURE.search(line)]

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from verl_otel.analysis import summary
+from verl_otel.analysis import reader
 from verl_otel.integrations.gpu.allocator import AllocatorCollector
 from verl_otel.integrations.gpu.collector import GpuCollector
 from verl_otel.semconv.metric_names import METRICS
@@ -125,7 +125,7 @@ def test_the_gpu_of_a_loop_without_ray_is_found_and_its_time_accounted_for(smi, 
         subprocess.run([sys.executable, "-c", LOOP], check=True, env=environ)
         watcher.terminate()
         seen = [float(line) for line in watcher.stdout.read().split() if line.strip().isdigit()]
-    run = summary.explain([tmp_path / "loop"])
+    run = reader.read([tmp_path / "loop"])[0]
     (gpu,) = run.devices
     spent = {cause: nanoseconds / 1e9 for cause, nanoseconds in gpu.nanoseconds.items()}
     print(spent, f"nvidia-smi: {sum(value > 0 for value in seen) / max(1, len(seen)):.0%} of {len(seen)} samples busy")

@@ -165,30 +165,25 @@ def read_spans(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[SpanRecord]]]:
     """Return the spans of parts of files with the index of their process; errors are added to ``problems``."""
-    return ((process, spans) for _, process, spans in read_placed_spans(extents, writers, problems))
-
-
-def read_placed_spans(
-    extents: Iterable[Extent], writers: Writers, problems: list[str]
-) -> Iterator[tuple[Extent, int, list[SpanRecord]]]:
-    """Return the same with the part that has them."""
-    return _read_groups(otlp_json.read_spans, extents, writers, problems)
+    placed = read_placed(otlp_json.read_spans, extents, writers, problems)
+    return ((process, spans) for _, process, spans in placed)
 
 
 def read_points(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[otlp_json.PointRecord]]]:
     """Return the points of parts of metrics files, as `read_spans` does."""
-    placed = _read_groups(otlp_json.read_points, extents, writers, problems)
+    placed = read_placed(otlp_json.read_points, extents, writers, problems)
     return ((process, points) for _, process, points in placed)
 
 
-def _read_groups(
+def read_placed(
     decode: Callable[[bytes], Iterable[tuple[bytes, _Group]]],
     extents: Iterable[Extent],
     writers: Writers,
     problems: list[str],
 ) -> Iterator[tuple[Extent, int, _Group]]:
+    """Return what lines of parts of files hold, by process: spans or points, with the part that has them."""
     damaged = _Damage(problems)
     for extent, place, line in read_lines(extents, problems):
         try:

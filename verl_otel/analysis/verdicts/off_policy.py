@@ -13,8 +13,9 @@ import math
 from collections.abc import Iterable, Mapping
 from itertools import groupby
 from statistics import fmean, median
-from typing import Final, NamedTuple
+from typing import Annotated, Final
 
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Explanation, Step
 from verl_otel.semconv.metric_names import SCALAR_PREFIX
 
@@ -34,29 +35,20 @@ USUAL, MOST = 0.005, 0.01
 from verl's FAQ (docs/faq/faq.rst, "Missmatch between inference and training sequence"). It has none for the KL divergence."""
 
 
-class OffPolicy(NamedTuple):
-    """The difference between the policies of engine and trainer, by the age of the samples."""
+class OffPolicy(Document):
+    """Difference between the policies of engine and trainer, where verl logs it and the age of the samples."""
 
-    key: str
-    """Scalar of verl that has the difference."""
-    age: float
-    """Versions that the samples were old, mean of all steps."""
-    fresh_steps: int
-    """Steps all of whose samples were fresh."""
-    fresh: float | None
-    """Mean difference in those; None without such a step."""
+    key: Annotated[str, about("scalar of verl that has the difference")]
+    age: Annotated[float, about("versions that the samples were old, mean of all steps")]
+    fresh_steps: Annotated[int, about("steps all of whose samples were fresh: of the weights that they updated")]
+    fresh: Annotated[float | None, about("mean difference in those")]
     stale_steps: int
-    stale: float | None
-    """Mean difference in the others."""
-    from_age: float | None
-    """Share of the difference in steps with old samples that fresh ones do not have; None where there are no steps of one of the two."""
-    local_updates: int = 1
-    """Updates for each version of the weights."""
-
-    @property
-    def suspicious(self) -> bool:
-        """Whether engine and trainer differ by more than precision and kernels explain: with fresh samples by more than `MOST`."""
-        return self.key == PROBABILITIES and self.fresh is not None and self.fresh > MOST
+    stale: Annotated[float | None, about("mean difference in the other steps")]
+    from_age: Annotated[float | None, about("share of that difference that fresh samples do not have")]
+    local_updates: Annotated[int, about("updates for each version of the weights; with more than one no step is fresh")]
+    suspicious: Annotated[
+        bool, about("precision and kernels do not explain the difference in steps with fresh samples")
+    ]
 
 
 def judge(steps: Iterable[Mapping[str, float]], local_updates: int = 1) -> OffPolicy | None:
@@ -78,7 +70,17 @@ def judge(steps: Iterable[Mapping[str, float]], local_updates: int = 1) -> OffPo
         if means[0] is not None and means[1]:
             share = max(0.0, 1 - means[0] / means[1])
         age = fmean(age for age, _ in pairs)
-        return OffPolicy(key, age, len(fresh), means[0], len(stale), means[1], share, local_updates)
+        return OffPolicy(
+            key=key,
+            age=age,
+            fresh_steps=len(fresh),
+            fresh=means[0],
+            stale_steps=len(stale),
+            stale=means[1],
+            from_age=share,
+            local_updates=local_updates,
+            suspicious=key == PROBABILITIES and means[0] is not None and means[0] > MOST,
+        )
     return None
 
 

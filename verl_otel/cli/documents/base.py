@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 
 import msgspec
 
+from verl_otel.analysis.document import Document, about
 from verl_otel.semconv import kinds
 from verl_otel.semconv.run_state import CRASHED, ENDED, NO_END, WORDS
 
@@ -23,15 +24,6 @@ SCHEMA_VERSION: Final = 1
 """It is increased when a key is removed or changes its meaning."""
 STATES: Final = ", ".join((*WORDS.values(), CRASHED, ENDED, NO_END))
 """States of a run."""
-
-
-def about(text: str) -> msgspec.Meta:
-    """Return the description of a key."""
-    return msgspec.Meta(description=text)
-
-
-class Document(msgspec.Struct, forbid_unknown_fields=True):
-    """A JSON object with exactly these keys. Its docstring is its description."""
 
 
 class Answer(Document):
@@ -55,8 +47,6 @@ class Cause(Document):
 
 
 Kind = TypeVar("Kind", bound=Document)
-Number = Annotated[float, msgspec.Meta(extra_json_schema={"nullable": True})]
-"""A number that is null in JSON where it is not finite."""
 RunId = Annotated[str, about("id of the run")]
 State = Annotated[str, about(STATES)]
 Missing = Annotated[tuple[str, ...], about("sentences about data that is not there")]
@@ -144,7 +134,7 @@ def make_schema(name: str, kind: type[Document]) -> dict[str, Any]:
 
 def _inline(schema: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema whose references are replaced by what they refer to; what may be null has two types."""
-    given = {key: value for key, value in schema.items() if key not in ("$defs", "$ref", "anyOf", "title")}
+    given = {key: value for key, value in schema.items() if key not in ("$defs", "$ref", "anyOf", "title", "default")}
     if given.pop("nullable", False):
         given["type"] = [given["type"], "null"]
     if "$ref" in schema:
@@ -192,19 +182,3 @@ class HeldSteps(Document):
     of: Annotated[int, about("all steps")]
     seconds: Annotated[float, about("by how much, in all")]
     text: Annotated[str, about("the same as a sentence")]
-
-
-class OffPolicy(Document):
-    """Difference between the policies of engine and trainer, where verl logs it and the age of the samples."""
-
-    key: Annotated[str, about("scalar of verl that has the difference")]
-    age: Annotated[float, about("versions that the samples were old, mean of all steps")]
-    fresh_steps: Annotated[int, about("steps all of whose samples were fresh: of the weights that they updated")]
-    fresh: Annotated[float | None, about("mean difference in those")]
-    stale_steps: int
-    stale: Annotated[float | None, about("mean difference in the other steps")]
-    from_age: Annotated[float | None, about("share of that difference that fresh samples do not have")]
-    local_updates: Annotated[int, about("updates for each version of the weights; with more than one no step is fresh")]
-    suspicious: Annotated[
-        bool, about("precision and kernels do not explain the difference in steps with fresh samples")
-    ]

@@ -7,8 +7,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from verl_otel.analysis import comparison
-from verl_otel.cli.documents.base import Answer, Document, HeldSteps, Number, RunId, about, fill
+from verl_otel.analysis import comparison, significance
+from verl_otel.analysis.document import Document, Number, about
+from verl_otel.cli.documents.base import Answer, HeldSteps, RunId, fill
 from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.wording import describe_held
 
@@ -20,45 +21,17 @@ class Counts(Document):
     b: int
 
 
-class Sample(Document):
-    """Steps of one run."""
-
-    steps: int
-    typical: Annotated[Number, about("mean without the fastest and slowest fifth")]
-    median: Number
-    low: Annotated[Number, about("first quartile")]
-    high: Annotated[Number, about("third quartile")]
-
-
 class Row(Document):
     """What was compared."""
 
     name: str
     unit: str
-    a: Sample
-    b: Sample
+    a: significance.Sample
+    b: significance.Sample
     change: Annotated[Number, about("relative to A")]
     p: Number
     significant: bool
     detectable: Annotated[Number, about("smallest change that would be significant")]
-
-
-class Name(Document):
-    """Seconds of a step by name."""
-
-    name: str
-    a: float
-    b: float
-
-
-class Contribution(Document):
-    """What changed on the critical path."""
-
-    kind: str
-    seconds: Annotated[float, about("change")]
-    share: Annotated[float | None, about("change as a share of a step of A")]
-    significant: Annotated[bool, about("this kind alone differs significantly")]
-    names: tuple[Name, ...]
 
 
 class HeldOfRun(HeldSteps):
@@ -74,33 +47,11 @@ class Held(Document):
     b: HeldOfRun
 
 
-class RunResources(Document):
-    """Means of one run."""
-
-    gpus: Annotated[int | None, about("number of GPUs, or of ranks on a CPU")]
-    trained_tokens_per_second: Annotated[
-        float | None, about("tokens that the model wrote and steps trained on, per second of a step")
-    ]
-    rollout_tokens_per_second: Annotated[
-        float | None, about("tokens that the model wrote, validations included, per second of time")
-    ]
-    gpu_utilization: Annotated[float | None, about("mean over time and GPUs, 0 to 1")]
-    gpu_memory: Annotated[float | None, about("bytes of one GPU")]
-    gpu_memory_highest: Annotated[float | None, about("bytes of one GPU")]
-
-
 class Resources(Document):
     """Means over the steps that were compared."""
 
-    a: RunResources
-    b: RunResources
-
-
-class Scaling(Document):
-    """Tokens per second and GPU of B as a share of those of A, for runs of different size."""
-
-    trained_tokens: float | None
-    rollout_tokens: float | None
+    a: comparison.Resources
+    b: comparison.Resources
 
 
 class Condition(Document):
@@ -122,10 +73,10 @@ class Compare(Answer):
     enough: Annotated[bool, about("enough steps for a test")]
     noise: Annotated[float, about("relative standard deviation of equivalent runs")]
     rows: tuple[Row, ...]
-    explanation: tuple[Contribution, ...]
+    explanation: tuple[comparison.Contribution, ...]
     held: Held
     resources: Resources
-    scaling: Scaling | None
+    scaling: comparison.Scaling | None
     has_gpu: Annotated[bool, about("false: the devices of both runs are ranks on CPUs")]
     notes: Annotated[tuple[str, ...], about("differences in kind, and what was left out")]
     conditions: tuple[Condition, ...]
@@ -160,14 +111,7 @@ def make_compare(compared: comparison.Comparison, results: Sequence[tuple[str, o
             fill(Row, row, a=row.difference.a, b=row.difference.b, change=row.difference.change)
             for row in compared.rows
         ],
-        explanation=[
-            fill(
-                Contribution,
-                part,
-                names=[{"name": name, "a": before, "b": after} for name, before, after in part.names],
-            )
-            for part in compared.contributions
-        ],
+        explanation=compared.contributions,
         held=dict(zip("ab", held, strict=True)),
         resources=dict(zip("ab", compared.resources, strict=True)),
         conditions=[fill(Condition, result, condition=text) for text, result in results],

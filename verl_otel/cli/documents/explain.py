@@ -9,7 +9,8 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from verl_otel._internal.printable import seconds
-from verl_otel.analysis import findings, learning, model, spilling, step_lengths, whole_run
+from verl_otel.analysis import findings, model, step_lengths, whole_run
+from verl_otel.analysis.document import Document, Number, about
 from verl_otel.analysis.findings import SingleWait, sum_savings, sum_shared
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import can_replay
@@ -20,28 +21,24 @@ from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
     Cause,
-    Document,
     ErrorType,
     Failed,
     Folders,
     HeldSteps,
     Interrupted,
     Missing,
-    Number,
-    OffPolicy,
     Orphans,
     Phases,
     Repeated,
     RunId,
     State,
     Summed,
-    about,
     fill,
     name_id,
     sum_parts,
 )
-from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.cli.formatting import dead, failed, headline, show_settings
+from verl_otel.cli.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import counted_verdicts, kinds
 
@@ -291,49 +288,6 @@ class StartUp(Document):
     parts: tuple[StartUpPart, ...]
 
 
-class WeightSync(Document):
-    """Weight syncs of the slowest process of each kind: gather and load, gather and send, receive and load."""
-
-    instance: Annotated[str, about("the process")]
-    bytes: Annotated[float, about("median of the bytes of a sync")]
-    seconds: Annotated[float, about("of all parts")]
-    parts: Annotated[dict[str, float], about("median of the host seconds by part: gather, send, receive, load")]
-
-
-class Spilled(Document):
-    """What Ray's object stores wrote to disk and read back, as raylets log it."""
-
-    direction: Annotated[str, about("write or read")]
-    bytes: Annotated[float, about("of all nodes")]
-    seconds: Annotated[float, about("of all nodes")]
-
-
-class ProcessMemory(Document):
-    """Resident memory of the processes that grew most in the newest attempt, the most first."""
-
-    instance: Annotated[str, about("the process")]
-    first: Annotated[float, about("bytes at the first record")]
-    newest: Annotated[float, about("bytes at the newest record")]
-    highest: Annotated[float, about("bytes")]
-
-
-class KeptMemory(Document):
-    """Memory of the GPUs of which sleeping engines keep most, and at least 5%, the most first."""
-
-    instance: Annotated[str, about("the process of the engine's server")]
-    device: Annotated[str, about("id of the GPU")]
-    bytes: Annotated[float, about("at the newest sleep")]
-    highest: Annotated[float, about("bytes")]
-    limit: Annotated[float | None, about("all bytes of the GPU")]
-
-
-class TrajectoryEnds(Document):
-    """Numbers of trajectories of the training."""
-
-    ended: Annotated[dict[str, int], about("by how they ended")]
-    dropped: Annotated[dict[str, int], about("those that no step trained on, by reason")]
-
-
 class WholeRun(Document):
     """The whole run."""
 
@@ -341,13 +295,13 @@ class WholeRun(Document):
     devices: DeviceSum
     learned_wrong: Annotated[tuple[str, ...], about("sentences on what is learned wrong although nothing was slow")]
     balance: Balance | None
-    off_policy: OffPolicy | None
+    off_policy: off_policy.OffPolicy | None
     cost: RunCost | None
-    trajectories: TrajectoryEnds
-    weight_sync: tuple[WeightSync, ...]
-    spilled: tuple[Spilled, ...]
-    memory: tuple[ProcessMemory, ...]
-    asleep: tuple[KeptMemory, ...]
+    trajectories: whole_run.TrajectoryEnds
+    weight_sync: tuple[whole_run.WeightSync, ...]
+    spilled: tuple[whole_run.Spilled, ...]
+    memory: tuple[whole_run.ProcessMemory, ...]
+    asleep: tuple[whole_run.KeptMemory, ...]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
@@ -477,13 +431,13 @@ def make_explain(
             None,
             gpu=_list_devices(run.devices),
             devices=sum_devices(run.devices),
-            learned_wrong=[line.text for line in headlines.find_silent(run)],
+            learned_wrong=[text for text, _ in headlines.find_silent(run)],
             balance=_judge_balance(run),
             off_policy=off_policy.judge_run(run),
             cost=accounting.sum_costs(run.steps, run.unused),
             trajectories=whole_run.count_ends(run.series, restarts),
             weight_sync=whole_run.find_weight_syncs(run.series),
-            spilled=spilling.find(run.series, restarts),
+            spilled=whole_run.find_spilled(run.series, restarts),
             memory=whole_run.find_memory(run.series, restarts),
             asleep=whole_run.find_kept(run.series),
             stragglers=stragglers.find_persistent(run.steps),
@@ -495,7 +449,7 @@ def make_explain(
             *(ToDo(kind=kind, text=advice.advise_event(run, kind)) for kind in incidents_of_run),
             *(ToDo(kind=key, text=advice.word(key, run)) for key in keys),
         ],
-        **describe(learning.judge(run), has_verl=not run.is_own),
+        **describe(whole_run.judge_learning(run), has_verl=not run.is_own),
         not_recorded=list(_find_blind_spots(run, steps if whole else run.steps)),
         unknown=accounting.UNKNOWN,
         next=find_next(run, steps, whole=whole),

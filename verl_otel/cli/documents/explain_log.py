@@ -11,23 +11,12 @@ from typing import Annotated, Final
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import model, step_lengths, tracked_log
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.tracked_log import TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import advice
-from verl_otel.cli.documents.base import (
-    Answer,
-    Attempt,
-    Cause,
-    Document,
-    Folders,
-    Missing,
-    OffPolicy,
-    Phases,
-    Repeated,
-    about,
-    fill,
-)
-from verl_otel.cli.documents.learning import Cut, Finding, Move, Signal, Window, describe
+from verl_otel.cli.documents.base import Answer, Attempt, Cause, Folders, Missing, Phases, Repeated, fill
+from verl_otel.cli.learning import Cut, Finding, Move, Signal, Window, describe
 from verl_otel.health import signals
 from verl_otel.health.signals import Learning
 
@@ -63,39 +52,6 @@ class Step(Document):
     no_phase: Annotated[float, about("seconds outside of phases")]
 
 
-class Phase(Document):
-    """The longest first, without steps that contain start-up."""
-
-    name: str
-    seconds: float
-    share: Annotated[float, about("of the time of these steps")]
-    median: Annotated[float, about("of the steps that have it")]
-    longest: float
-    longest_step: int
-    steps: Annotated[int, about("steps that have it")]
-    outside: Annotated[bool, about("it is timed after the step, not in it")]
-
-
-class Tokens(Document):
-    """Tokens of a step or a response."""
-
-    key: str
-    before: float
-    after: float
-
-
-class Change(Document):
-    """Phases whose usual time became another one."""
-
-    name: Annotated[str, about("a phase, or step")]
-    step: Annotated[int, about("the first step of the new length; of a gradual change the first that is compared")]
-    last_step: Annotated[int, about("the last step that is compared")]
-    before: Annotated[float, about("median in seconds")]
-    after: Annotated[float, about("median in seconds")]
-    sudden: Annotated[bool, about("not a gradual change")]
-    tokens: Tokens | None
-
-
 class ExplainLog(Answer):
     """What a log of verl's own loggers shows of a training."""
 
@@ -106,8 +62,8 @@ class ExplainLog(Answer):
     steps: tuple[Step, ...]
     seconds: Annotated[float, about("of all steps, and of phases after them")]
     median: Annotated[float | None, about("of the steps")]
-    phases: tuple[Phase, ...]
-    changes: tuple[Change, ...]
+    phases: tuple[tracked_log.PhaseSum, ...]
+    changes: tuple[tracked_log.Change, ...]
     profile: Annotated[str, about("profile of the thresholds")]
     progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
     reward_move: Move
@@ -115,7 +71,7 @@ class ExplainLog(Answer):
     cut: Cut
     signals: tuple[Signal, ...]
     findings: tuple[Finding, ...]
-    off_policy: OffPolicy | None
+    off_policy: off_policy.OffPolicy | None
     missing: Missing
     unknown: Annotated[tuple[str, ...], about("what no such log has")]
     next: Annotated[tuple[str, ...], about("commands that show more")]
@@ -152,14 +108,7 @@ def make_explain_log(log: TrackedLog, learning: Learning, chosen: Sequence[model
         seconds=sum(step.seconds + step.between for step in steps),
         median=median(step.seconds for step in steps) if steps else None,
         phases=log.phases,
-        changes=[
-            fill(
-                Change,
-                each,
-                tokens=None if each.tokens is None else dict(zip(("key", "before", "after"), each.tokens, strict=True)),
-            )
-            for each in log.changes
-        ],
+        changes=log.changes,
         **describe(learning, has_verl=True),
         off_policy=off_policy.judge(step.values for step in log.steps),
         missing=list(list_missing(log)),

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.levers import ranking
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import run_selection, wording
-from verl_otel.cli.documents.base import Answer, Document, RunId, State, about, fill
+from verl_otel.cli.documents.base import Answer, RunId, State, fill
 
 
 class Lever(Document):

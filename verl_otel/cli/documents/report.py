@@ -9,24 +9,22 @@ from statistics import fmean
 from typing import Annotated, Any
 
 from verl_otel.analysis import model, scalars
+from verl_otel.analysis.document import Document, Number, about
 from verl_otel.analysis.findings import find_single_wait
 from verl_otel.cli import headlines, run_selection
 from verl_otel.cli.documents.base import (
     Answer,
     Attempt,
-    Document,
     ErrorType,
     Failed,
     Folders,
     Interrupted,
     Missing,
-    Number,
     Orphans,
     Phases,
     Repeated,
     RunId,
     State,
-    about,
     fill,
 )
 from verl_otel.cli.documents.explain import (
@@ -84,19 +82,6 @@ class Trajectory(Document):
     parts: tuple[Part, ...]
 
 
-class Headline(Document):
-    """What the run is about, the most important first: failures, dead processes and delays."""
-
-    text: str
-    step: Annotated[int | None, about("number of the step that it is about")]
-    index: Annotated[int | None, about("place of this step among all steps, from 0")]
-    next: Annotated[str, about("what to do about it; empty: nothing, or unknown")]
-    saved: Annotated[
-        float | None, about("seconds by which its cause made the step longer; null: it is no delay, or unknown")
-    ]
-    is_finding: Annotated[bool, about("it is unusual in this run")]
-
-
 class Rewards(Document):
     """Means of the reward over the first and the last third of the steps that have one."""
 
@@ -114,7 +99,7 @@ class Report(Answer):
     headline: Annotated[
         tuple[str, ...], about("project, experiment and trainer in words, empty: unknown; then the counts")
     ]
-    findings: tuple[Headline, ...]
+    findings: tuple[headlines.Headline, ...]
     facts: Annotated[dict[str, Any], about("run.json: attempts, project, experiment, configuration")]
     steps: tuple[Step, ...]
     start_up: tuple[StartUp, ...]
@@ -143,7 +128,7 @@ def make_report(run: model.Explanation) -> Report:
         run,
         name=name,
         headline=list(headline(run)),
-        findings=make_findings(run),
+        findings=headlines.find_headlines(run),
         facts=run.manifest,
         steps=[_make_step(step) for step in run.steps],
         start_up=make_start_ups(run),
@@ -166,20 +151,6 @@ def make_trajectory(trajectory: model.Trajectory) -> Trajectory:
         index=trajectory.rollout_index,
         process=trajectory.instance,
     )
-
-
-def make_findings(run: model.Explanation) -> list[Headline]:
-    """Return the first lines of a run: the first one shows whether it needs attention."""
-    return [
-        fill(
-            Headline,
-            line,
-            step=line.step.number if line.step else None,
-            index=next((index for index, step in enumerate(run.steps) if step is line.step), None),
-            next=line.advice,
-        )
-        for line in headlines.find_headlines(run)
-    ]
 
 
 def _make_step(step: model.Step) -> Step:

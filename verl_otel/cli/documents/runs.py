@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from verl_otel.cli.documents.base import STATES, Answer, Document, about, fill
-from verl_otel.cli.run_overview import Overview
+from verl_otel.analysis.document import Document, about
+from verl_otel.cli.documents.base import STATES, Answer
 
 
 class RunRow(Document):
@@ -56,20 +56,3 @@ class Pruned(Answer):
 
     runs: tuple[PrunedRow, ...]
     next: Annotated[tuple[str, ...], about("the command that lists what is left")]
-
-
-def make_run_row(run: Overview) -> RunRow:
-    """Return a run as a row."""
-    return fill(RunRow, run, run=run.folder.name, bytes=run.size, folder=str(run.folder))
-
-
-def make_pruned_row(run: Overview, reason: str, *, deleted: bool, kept: str) -> PrunedRow:
-    """Return a run that a limit selects as a row.
-
-    Args:
-        run: The run.
-        reason: The limit that it exceeds.
-        deleted: Whether it was deleted.
-        kept: Why it is not; empty: nothing keeps it.
-    """
-    return fill(PrunedRow, make_run_row(run), reason=reason, deleted=deleted, kept=kept or None)

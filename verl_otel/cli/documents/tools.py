@@ -6,22 +6,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from verl_otel.cli.documents.base import Answer, Document, RunId, about
+from verl_otel.analysis.document import Document, about
+from verl_otel.cli.documents.base import Answer, RunId
 
 
-class CheckRow(Document):
+class Finding(Document):
     """What was checked."""
 
     state: Annotated[str, about("ok, note, fail")]
     subject: str
     text: str
-    advice: str
+    advice: str = ""
 
 
 class Check(Answer):
     """Whether training will be recorded."""
 
-    checks: tuple[CheckRow, ...]
+    checks: tuple[Finding, ...]
     next: Annotated[tuple[str, ...], about("what to call when the advice was followed")]
 
 

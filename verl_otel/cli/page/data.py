@@ -24,7 +24,8 @@ from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.compare import make_compare
 from verl_otel.cli.documents.explain import DeviceSum, make_explain, make_step
 from verl_otel.cli.documents.levers import make_levers
-from verl_otel.cli.documents.report import make_findings, make_trajectory
+from verl_otel.cli.documents.report import make_trajectory
+from verl_otel.cli.headlines import find_headlines
 from verl_otel.cli.levers import REPLAYED_ITEMS
 from verl_otel.semconv.metric_names import TRAINING_STEP
 from verl_otel.semconv.run_state import NO_END
@@ -65,7 +66,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "state": run.state or NO_END,
         "explain": explained,
         "steps": len(run.steps),
-        "findings": list(map(to_plain, make_findings(run))),
+        "findings": list(map(to_plain, find_headlines(run))),
         "blocks": _list_blocks(explain.list_run_blocks(document, levers), document.run.devices),
         "unknown": list(explain.list_unknown(document)),
         "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),

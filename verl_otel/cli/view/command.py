@@ -26,7 +26,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.printable import show
-from verl_otel.cli import options, run_folders, run_selection
+from verl_otel.cli import options, run_selection
 from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals, wait_for_end
 from verl_otel.cli.view.access import Access, is_loopback, read_token
 from verl_otel.cli.view.listing import Listing
@@ -65,10 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    named = [run_selection.find_folder(folder, "view") for folder in arguments.folders]
-    for folder in named:
-        if not folder.is_dir():
-            raise FileNotFoundError(run_folders.describe(folder, "view"))
+    named = run_selection.find_places(arguments.folders, "view") if arguments.folders else []
     encryption = Encryption(HttpAuth(arguments.tls_cert, arguments.tls_key))
     token = _make_token(arguments)
     access = Access(token, secure=encryption.scheme == "https")

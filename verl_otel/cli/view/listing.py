@@ -26,8 +26,7 @@ from verl_otel.analysis.model import Explanation
 from verl_otel.cli import run_overview
 from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.explain import sum_devices
-from verl_otel.cli.documents.report import make_findings
-from verl_otel.cli.documents.runs import make_run_row
+from verl_otel.cli.headlines import find_headlines
 from verl_otel.cli.page import data
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.semconv.run_state import CRASHED, NO_END, RunState
@@ -111,7 +110,7 @@ class Listing:
         events = run_files.read_events(folders, [])
         is_stalled = any(event.kind == "stall" and not event.resolved for event in events)
         row = {
-            **to_plain(make_run_row(overview)),
+            **to_plain(overview),
             "run": name,
             "folder": None,
             "nodes": len(folders),
@@ -176,7 +175,7 @@ def summarise(run: Explanation) -> _Row:
     starting = set(map(id, step_lengths.find_start_up(run.steps)))
     summary: _Row = data.clean(
         {
-            "finding": next(map(to_plain, make_findings(run)), None),
+            "finding": next(map(to_plain, find_headlines(run)), None),
             "seconds_line": _thin([step.seconds for step in run.steps if id(step) not in starting]),
             "reward_line": _thin(list(scalars.find_rewards(run.series).values())),
             "productive": sum_devices(run.devices).states.get("productive"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.analysis import reader, saved_state, summary
+from verl_otel.analysis import reader, saved_state
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli.run_folders import is_run, list_runs
 from verl_otel.semconv.run_state import ENDS, NO_END
@@ -70,7 +70,7 @@ class _Watched:
 
     def save(self) -> None:
         """Keep how far it was read, if that took long."""
-        if self.spent > summary.KEPT_SECONDS and not self.live.is_finished:
+        if self.spent > reader.KEPT_SECONDS and not self.live.is_finished:
             saved_state.save(self.live.folders, reader.PAGE, self.live)
             self.spent = 0.0
 
