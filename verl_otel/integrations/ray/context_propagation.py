@@ -45,10 +45,11 @@ class _ServerTracer:
     def start_as_current_span(self, name: str, *_args: Any, **_kwargs: Any) -> Iterator[Any]:
         class_name, _, method = name.partition(" ")[0].rpartition(".")
         opener = OPENERS.get(method)
-        span = None
-        with error_boundary.suppress_errors("ray call"):
-            span = opener(class_name) if opener is not None and RECORDER.on else None
-        with span or contextlib.nullcontext():
+        with contextlib.ExitStack() as entered:
+            with error_boundary.suppress_errors("ray call"):
+                span = opener(class_name) if opener is not None and RECORDER.on else None
+                if span is not None:
+                    entered.enter_context(span)
             yield context_access().invalid
 
 
