@@ -72,6 +72,20 @@ def test_importing_the_package_loads_no_opentelemetry(look):
     assert look(before="import verl_otel\ndir(verl_otel)\nverl_otel.ConfigError").seen == OFF
 
 
+def test_a_driver_of_ray_is_hooked_before_its_first_verb(process):
+    """Its first step may come after ``ray.init``: the workers would have neither the run nor the context of the first calls."""
+    code = """
+import json, sys, types
+ray = sys.modules["ray"] = types.ModuleType("ray")
+ray.init, ray.shutdown, ray.is_initialized = print, print, lambda: False
+import verl_otel
+from verl_otel.integrations import patch
+print(json.dumps(patch.status))
+"""
+    assert process(code, VERL_OTEL_ENABLED="1").seen["ray:init"] == "installed"
+    assert process(code).seen == {}
+
+
 def test_on_registers_hooks_and_waits(look, tmp_path):
     """With the switch on one finder waits for imports and recording is on; nothing is written yet.
 

@@ -104,8 +104,10 @@ def _start_if_enabled() -> None:
 
 
 FirstUse.start = staticmethod(_start_if_enabled)
-if "ray" in sys.modules and os.environ.get("VERL_OTEL_RUN_ATTEMPT"):
-    # A worker of a run. Ray Client runs no setup hook in it: the context of its first call is lost unless this happens before.
+_ray = sys.modules.get("ray")
+if _ray is not None and (os.environ.get("VERL_OTEL_ENABLED") or getattr(_ray, "is_initialized", bool)()):
+    # A driver whose first verb comes after `ray.init`, and its workers, which then have no setup hook, as those of Ray Client: calls of actors
+    # before telemetry starts have no context.
     _start_if_enabled()
 
 

@@ -409,12 +409,10 @@ def test_steps_between_two_drains_have_their_own_values_of_gauges(recorded, insi
             loss.set(math.nan if number == 2 else number)
     points = collection.collect().points
     steps = {each.time_ns: each.value for each in points if each.instrument.name == "verl.training.step"}
-    found = {
-        steps[each.time_ns]: str(each.value)
-        for each in points
-        if each.instrument.name == "verl.actor.pg_loss" and each.time_ns in steps
-    }
-    assert found == {1: "1", 2: "nan", 3: "3", 4: "4"}
+    found = [
+        (steps.get(each.time_ns), str(each.value)) for each in points if each.instrument.name == "verl.actor.pg_loss"
+    ]
+    assert found == [(1, "1"), (2, "nan"), (3, "3"), (4, "4")], "once each: stores refuse an older one after a newer one"
 
 
 @verl_otel.reward("math")

@@ -630,8 +630,9 @@ def _add_points(time_ns: int, values: Mapping[str, float | None]) -> None:
 def _date_gauges() -> None:
     """Record what the user's gauges were set to since the last step began, with the time of its end, as verl's scalars have it.
 
-    A gauge keeps its last value only, and several steps may end between two drains. Called when a step begins, when the drain takes one, and at the
-    end of the run: a loop may set its gauges in the step or after it. Steps that overlap have no values of their own.
+    A gauge keeps its last value only, and several steps may end between two drains. A drain leaves its own point of a dated value out: it would be
+    older than this one, and stores refuse that. Called when a step begins, when the drain takes one, and at the end of the run: a loop may set its
+    gauges in the step or after it. Steps that overlap have no values of their own.
     """
     step, begin_ns = _Loop.last_step, _Loop.dated_ns
     _Loop.dated_ns = now = time.time_ns()
@@ -640,7 +641,7 @@ def _date_gauges() -> None:
     with error_boundary.suppress_errors("gauges of a step"):
         RECORDER.pending_points.extend(
             Point(gauge.instrument, (), gauge.start_ns, step.end_ns, value)
-            for gauge, value in series.find_own_gauges(begin_ns, now)
+            for gauge, value in series.take_own_gauges(begin_ns, now)
         )
 
 

@@ -431,10 +431,17 @@ def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tup
     return kept
 
 
-def find_own_gauges(begin_ns: int, end_ns: int) -> list[tuple[Gauge, float]]:
-    """Return the user's gauges without labels that were set in a time, and their values. Times are Unix nanoseconds."""
-    found = [(each, each.value) for each in list(_Registry.own_gauges)]
-    return [(each, value) for each, value in found if value is not None and begin_ns <= each.time_ns <= end_ns]
+def take_own_gauges(begin_ns: int, end_ns: int) -> list[tuple[Gauge, float]]:
+    """Return the user's gauges without labels that were set in a time, and their values, which the next drain leaves out.
+
+    Times are Unix nanoseconds.
+    """
+    found = []
+    for each in list(_Registry.own_gauges):
+        if begin_ns <= each.time_ns <= end_ns:
+            each.changed = False  # before the value is read: another thread may set it meanwhile
+            found.append((each, each.value))
+    return [(each, value) for each, value in found if value is not None]
 
 
 def bind(instrument: Instrument, labels: Labels) -> BoundCounter:
