@@ -29,7 +29,8 @@ export const byId = (id) => document.getElementById(id);
 export const bdi = (text) => make("bdi", {}, text);
 // A sentence: a number and its unit stay in one line; arrows and minus signs are those of print.
 export function prose(text) {
-  const joined = text.replaceAll(" -> ", " → ").replace(/^\s*-(?=\d)/, "−").replace(/(\d) (?=(?:ns|µs|ms|s|m|h|d|GPU|device|[KMGT]iB)\b)/g, "$1\u00a0");
+  const printed = text.replaceAll(" -> ", " → ").replace(/^\s*-(?=\d)/, "−");
+  const joined = printed.replace(/(\d) (?=(?:ns|µs|ms|s|m|h|d|GPU|device|[KMGT]iB)\b)/g, "$1\u00a0");
   return bdi(joined.replace(/(\u00a0[hm]) (?=\d)|(\u00a0(?:GPU|device)) (?=m?s\b)/g, "$1$2\u00a0"));
 }
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

@@ -28,7 +28,8 @@ function progressOf(row) {
 function findingOf(row) {
   const soft = (text) => make("span", { class: "soft" }, text);
   if (row.finding === null && row.verdict) return make("span", { class: "finding-text" }, bdi(row.verdict));
-  if (row.finding === null) return soft(row.state !== "running" ? "reading …" : row.last_step ? "not analysed yet" : "no step has ended yet");
+  if (row.finding === null && row.state !== "running") return soft("reading …");
+  if (row.finding === null) return soft(row.last_step ? "not analysed yet" : "no step has ended yet");
   if (!row.finding) return soft("nothing recorded");
   if (!row.finding.is_finding) return soft(LOOKS[row.state] === "bad" ? "no cause was recorded" : "nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
@@ -101,7 +102,8 @@ export function homeView(query, go) {
     });
     const project = [row.project, row.experiment].filter(Boolean).join(" / ");
     return make("span", { class: "run-name" }, box, make("span", {},
-      make("a", { href: runHref(row.run), id: `open-${row.run}` }, bdi(row.run)), make("small", {}, bdi(project))));
+      make("a", { href: runHref(row.run), id: `open-${row.run}`, title: row.run }, bdi(row.run)),
+      make("small", {}, bdi(project))));
   }
 
   const COLUMNS = [
@@ -114,7 +116,8 @@ export function homeView(query, go) {
     { title: "Steps", number: true, text: progressOf, value: (row) => row.last_step ?? -1 },
     {
       title: "Time a step", number: true, value: (row) => row.last_step_seconds ?? -1,
-      text: (row) => figure(seconds(row.last_step_seconds) || "–", row.seconds_line, `step times of ${row.run}`, true),
+      text: (row) =>
+        figure(seconds(row.last_step_seconds) || "–", row.seconds_line, `step times of ${row.run}`, true),
     },
     {
       title: "Reward", number: true, value: (row) => row.reward ?? -Infinity,

@@ -5,8 +5,8 @@
 import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
-  area, bdi, blocks, button, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf, make,
-  number, numbers, pause, percent, prose, seconds, section, swatch,
+  area, bdi, blocks, button, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf,
+  make, number, numbers, pause, percent, prose, seconds, section, swatch,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
