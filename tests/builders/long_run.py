@@ -64,5 +64,6 @@ def make(folder, steps, seed=1):
             trainer.scalar(f"verl.{name}", end, value)
         at = end + 0.05
     story.manifest(verl__project="search-agent", verl__experiment="qwen3-8b-grpo", verl__algorithm="grpo")
-    story.status({"state": "finished", "time": stories.T0 + at, "step": steps, "total_steps": steps})
+    last = {"step_seconds": usual + late, "reward": reward}
+    story.status({"state": "finished", "time": stories.T0 + at, "step": steps, "total_steps": steps, **last})
     return story.write()

@@ -38,7 +38,7 @@ def test_keys_choose_a_step(show):
         opened.keyboard.press(key)
         assert plot.get_attribute("aria-valuenow") == str(number - 1)
         assert plot.get_attribute("aria-valuetext").startswith(f"Step {number}: ")
-    assert "longer than usual" in plot.get_attribute("aria-valuetext")
+    assert " s avoidable" in plot.get_attribute("aria-valuetext")
     opened.keyboard.press("Enter")
     chosen(opened, 33)
     assert opened.evaluate("location.hash") == f"#/run/{run.run_id}/step/33"

@@ -49,6 +49,7 @@ BROKEN = """() => {
         "1.4.3 text has a contrast of 4.5": all("body *").filter((each) => own(each) && !each.closest("svg, .bar, .unseen") && contrast(each) < 4.5),
         "2.5.8 targets are 24 pixels high": all("button, select, input:not([type=checkbox], [type=radio])")
             .filter((each) => each.getBoundingClientRect().height < 24),
+        "1.4.10 no run is cut at the side": all(".runs th, .runs td").filter((each) => each.getBoundingClientRect().right > innerWidth),
         "2.1.1 no order of its own": all("[tabindex]").filter((each) => each.tabIndex > 0),
         "2.1.1 what scrolls takes keys": all("*").filter((each) => each.scrollWidth > each.clientWidth + 1
             && /auto|scroll/.test(getComputedStyle(each).overflowX) && each.tabIndex < 0),

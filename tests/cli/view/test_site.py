@@ -224,15 +224,19 @@ def test_runs_that_need_somebody_come_first(runs, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name in ("healthy", "slow-tool"):
         shutil.copytree(RECORDED / name, runs / name)
-    story = stories.training(runs / "failed")
-    story.status({"state": "failed", "time": stories.T0 + 25, "step": 2})
-    story.write()
+    for state in ("running", "failed"):
+        story = stories.training(runs / state)
+        story.status({"state": state, "time": stories.T0 + 25, "step": 2})
+        story.write()
+    stall = {"kind": "stall", "time_ns": stories.at(9), "text": "STALL in agent_loop-0", "detail": {}}
+    (runs / "running" / "events.jsonl").write_text(json.dumps(stall) + "\n")
     catalogue, stopped = Catalogue([runs]), threading.Event()
     listing = Listing(catalogue, Watcher(catalogue))
     listing.read()
     monkeypatch.setattr(listing, "_wanted", stop_after_one(stopped))
     listing.run(stopped)
     assert [(row["run"], row["attention"]) for row in listing.read()] == [
+        ("running", 2),
         ("failed", 2),
         ("slow-tool", 1),
         ("healthy", 0),

@@ -208,18 +208,20 @@ function drawBand(plot, [low, high]) {
   plot.ctx.restore();
 }
 
-// A small line without axes, as an image with a text.
+// A small line without axes, as an image with a text; that of a time begins at 0.
 const MOST_POINTS = 80;
-export function spark(all, text, { width = 96, height = 24, band = null, hue = "blue" } = {}) {
+const FEWEST_POINTS = 3;
+export function spark(all, text, { band = null, isTime = false } = {}) {
+  const [width, height] = [96, 24]; // the style sheet stretches it
   const each = Math.ceil(all.length / MOST_POINTS);
   const values = all.filter((_, index) => index % each === 0 || index === all.length - 1);
   const known = values.filter((value) => value !== null);
-  if (known.length < 2) return make("span", { class: "spark" });
-  const [least, most] = [Math.min(...known), Math.max(...known)];
+  if (known.length < FEWEST_POINTS) return make("span", { class: "spark" });
+  const [least, most] = [isTime ? 0 : Math.min(...known), Math.max(...known)];
   const y = (value) => height - 2 - ((value - least) / (most - least || 1)) * (height - 4);
   const x = (index) => 1 + (index / Math.max(1, values.length - 1)) * (width - 4);
   const svg = shape("svg", {
-    class: `spark line-${hue}`, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
+    class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img",
     "aria-label": text,
   });
   if (band?.some((end) => end !== null)) {
@@ -306,7 +308,7 @@ export function paintColumns(plot, state) {
   }
   for (const event of state.events ?? []) {
     const x = Math.min(left + width - 2 * ratio, Math.round(plot.valToPos(offset + event.at, "x", true)));
-    pen.fillStyle = palette.bad;
+    pen.fillStyle = event.kind === "crash" ? palette.bad : palette.finding;
     pen.fillRect(x, top, 1.5 * ratio, height);
     pen.font = `600 ${11 * ratio}px system-ui, sans-serif`;
     const wideText = pen.measureText(event.kind).width;

@@ -45,10 +45,9 @@ export const look = {
   },
 };
 
-export const LINES = [
-  ["blue", []], ["vermillion", [6, 3]], ["green", [2, 3]], ["purple", [8, 2, 2, 2]], ["orange", [4, 4]], ["sky", []],
-  ["grey", [6, 3]], ["yellow", []],
-];
+// Lines of scalars have no hue of a phase: they differ by their dashes too.
+export const LINES = [[], [6, 3], [2, 3], [8, 2, 2, 2], [4, 4], [1, 2], [10, 3], [3, 6]].map((dash, place) =>
+  [place % 2 ? "ink" : "accent", dash]);
 
 // How a line looks, beside its name.
 export function lineMark(place) {
@@ -65,7 +64,7 @@ export function readPalette() {
   const style = getComputedStyle(document.documentElement);
   const names = [
     "blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey", "ink", "soft", "line", "paper",
-    "sunken", "finding", "bad",
+    "sunken", "finding", "bad", "accent",
   ];
   for (const name of names) palette[name] = style.getPropertyValue(`--${name}`).trim();
   tiles.clear();

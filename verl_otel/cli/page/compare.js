@@ -3,14 +3,14 @@
 // Two runs: what differs, in the sentences of `verl-otel compare`, then each difference with its significance, then the
 // scalars over each other.
 
-import { lineMark } from "./colours.js";
+import { lineMark, look } from "./colours.js";
 import { bdi, changes, dataTable, filled, listOf, make, number, percent, prose, seconds, section } from "./dom.js";
 import { compareHref, runHref } from "./home.js";
 import { SHARED, scalarChart, scalarName } from "./scalars.js";
 import { get, getScalars, runAddress } from "./source.js";
 import { stepsOf } from "./timeline.js";
 
-const FULL = 0.5; // a change of half or more fills its side of the bar
+const FULL = 1; // a change of all or more fills its side of the bar
 
 function showValue(value, row) {
   if (value === null) return "–";
@@ -33,13 +33,14 @@ function changeBar(row) {
   return make("span", { class: "change-bar", "aria-hidden": "true" }, bar);
 }
 
-// Long names may break after an underscore.
-const nameOf = (row) => [
-  row.name.split(/(?<=_)/).map((part) => [part, make("wbr")]),
-  make("small", {}, ` ${row.unit.replace(/^(s|GPU s\/token)( |$)/, "")}`),
-];
+const WORDS = { gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second" };
+function nameOf({ name }) {
+  const key = name.startsWith("gpu ") ? name.slice(4) : "";
+  const words = ["productive", "overhead", "idle"].includes(key) ? key : look.cause(key)[2];
+  return key ? [make("small", {}, "device: "), words] : WORDS[name] ?? name;
+}
 const COLUMNS = [
-  { title: "A typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },
+  { title: "Of a typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },
   ...["a", "b"].map((side) => ({
     title: side.toUpperCase(), number: true, value: (row) => row[side].typical ?? 0,
     text: (row) => showValue(row[side].typical, row),
@@ -67,7 +68,8 @@ export function compareView(first, second) {
   const body = make("div", { class: "differences" });
   const grid = make("div", { class: "charts" });
   const element = make("div", { class: "compare" },
-    make("h1", {}, names.map((name, place) => [mark(place), " ", make("a", { href: runHref(name) }, bdi(name)), " "])),
+    make("h1", { class: "pair-title" }, names.map((name, place) =>
+      make("span", {}, mark(place), " ", make("a", { href: runHref(name) }, bdi(name))))),
     make("section", { id: "answer", "aria-label": "Answer" }, answer),
     section("differences", "Differences", body), section("both", "Scalars over each other", grid));
   const views = new Map();
@@ -85,7 +87,7 @@ export function compareView(first, second) {
     const wanted = [...new Set(runs.flatMap((run) => run.scalars))].filter((name) => SHARED.test(name));
     const found = await Promise.all(names.map((name) => getScalars(name, wanted)));
     await Promise.all(names.map((name) => stepsOf(name).update()));
-    const whose = (place) => ({ whose: `${"AB"[place]} ${names[place]}`, labels: {} });
+    const whose = (place) => ({ whose: "AB"[place], labels: {} });
     show("Step without start-up, seconds", runs.map((run, place) => {
       const steps = stepsOf(names[place]);
       const y = steps.seconds.map((value, index) => (run.start_up.includes(index) ? null : value));

@@ -114,7 +114,6 @@ def list_steps(run: Explanation, first: int = 0) -> dict[str, Any]:
         "start": [round(step.start_ns / 1e9, 3) for step in steps],
         "seconds": [round(step.seconds, 4) for step in steps],
         "failed": [formatting.end_of(step) for step in steps],
-        "saved": [round(excess.longer + excess.late, 4) for excess in find_excesses(run.steps, steps)],
         "phases": _make_columns(
             [{**{phase.key: phase.seconds for phase in step.phases}, "no phase": step.no_phase} for step in steps]
         ),

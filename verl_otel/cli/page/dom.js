@@ -27,9 +27,10 @@ export function shape(name, attributes, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 export const bdi = (text) => make("bdi", {}, text);
-// A sentence: a number and its unit stay in one line.
+// A sentence: a number and its unit stay in one line; arrows and minus signs are those of print.
 export function prose(text) {
-  const joined = text.replace(/(\d) (?=(?:ns|µs|ms|s|m|h|d|GPU|device|[KMGT]iB)\b)/g, "$1\u00a0");
+  const printed = text.replaceAll(" -> ", " → ").replace(/^\s*-(?=\d)/, "−");
+  const joined = printed.replace(/(\d) (?=(?:ns|µs|ms|s|m|h|d|GPU|device|[KMGT]iB)\b)/g, "$1\u00a0");
   return bdi(joined.replace(/(\u00a0[hm]) (?=\d)|(\u00a0(?:GPU|device)) (?=m?s\b)/g, "$1$2\u00a0"));
 }
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
@@ -74,10 +75,14 @@ export function factList(facts) {
 export const listOf = (texts, look = "plain") =>
   (texts.length ? make("ul", { class: look }, texts.map((text) => make("li", {}, prose(text)))) : "");
 
-// Blocks of a document: a title, and lines below it, whose figures stay below each other: a space is as wide as a digit.
+// Blocks of a document: a title, and lines below it. Two spaces part the figures of a line, which stand below each
+// other; advice is indented.
 export function blocks(rows) {
-  const keep = (line) => line.replace(/^ +(?=\d)|(?<=\S) {2,}/g, (spaces) => "\u2007".repeat(spaces.length));
-  return rows.map(({ title, lines }) => [make("h3", {}, title), listOf(lines.map(keep))]);
+  const kind = (line, parts) => (parts.length > 1 ? "figures-row" : line.startsWith("  ") ? "advice" : undefined);
+  return rows.map(({ title, lines }) => [make("h3", {}, title), make("ul", { class: "plain" }, lines.map((line) => {
+    const parts = line.trim().split(/ {2,}/);
+    return make("li", { class: kind(line, parts) }, parts.map((part) => make("span", {}, prose(part))));
+  }))]);
 }
 
 // Returns whether data differ from those before: what is unchanged is not drawn again.
@@ -185,17 +190,14 @@ export function ago(time, now = Date.now() / 1000) {
 
 // -- tables --
 
-// A column of figures; what is 0 or unknown is left out.
-export function figures(title, value, write) {
-  const text = (row) => (value(row) ? write(value(row)) : "");
-  return { title, number: true, value: (row) => value(row) ?? -1, text };
-}
-
-// The same with 0.
+// A column of figures; what is unknown is left out.
 export function numbers(title, value, write = String) {
   const text = (row) => ((value(row) ?? null) === null ? "" : write(value(row)));
   return { title, number: true, value: (row) => value(row) ?? -Infinity, text };
 }
+
+// The same without 0.
+export const figures = (title, value, write) => numbers(title, (row) => value(row) || null, write);
 
 // A table that sorts by its heads and shows a page of rows at a time; columns that are empty in every row are left out.
 // columns: {title, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}

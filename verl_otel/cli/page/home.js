@@ -28,15 +28,17 @@ function progressOf(row) {
 function findingOf(row) {
   const soft = (text) => make("span", { class: "soft" }, text);
   if (row.finding === null && row.verdict) return make("span", { class: "finding-text" }, bdi(row.verdict));
-  if (row.finding === null) return soft(row.state === "running" ? "no step has ended yet" : "reading …");
+  if (row.finding === null && row.state !== "running") return soft("reading …");
+  if (row.finding === null) return soft(row.last_step ? "not analysed yet" : "no step has ended yet");
   if (!row.finding) return soft("nothing recorded");
-  if (!row.finding.is_finding) return soft("nothing unusual");
+  if (!row.finding.is_finding) return soft(LOOKS[row.state] === "bad" ? "no cause was recorded" : "nothing unusual");
   const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
   const [text] = row.finding.text.split(" Without that "); // the seconds stand before it
   return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 
-const figure = (text, line, label, hue) => make("span", { class: "figure" }, spark(line ?? [], label, { hue }), text);
+const figure = (text, line, label, isTime) =>
+  make("span", { class: "figure" }, spark(line ?? [], label, { isTime }), text);
 
 // An open list stays open: its choices are made again only when they differ.
 function offer(control, values, all, chosen) {
@@ -100,7 +102,8 @@ export function homeView(query, go) {
     });
     const project = [row.project, row.experiment].filter(Boolean).join(" / ");
     return make("span", { class: "run-name" }, box, make("span", {},
-      make("a", { href: runHref(row.run), id: `open-${row.run}` }, bdi(row.run)), make("small", {}, bdi(project))));
+      make("a", { href: runHref(row.run), id: `open-${row.run}`, title: row.run }, bdi(row.run)),
+      make("small", {}, bdi(project))));
   }
 
   const COLUMNS = [
@@ -113,11 +116,12 @@ export function homeView(query, go) {
     { title: "Steps", number: true, text: progressOf, value: (row) => row.last_step ?? -1 },
     {
       title: "Time a step", number: true, value: (row) => row.last_step_seconds ?? -1,
-      text: (row) => figure(seconds(row.last_step_seconds) || "–", row.seconds_line, `step times of ${row.run}`),
+      text: (row) =>
+        figure(seconds(row.last_step_seconds) || "–", row.seconds_line, `step times of ${row.run}`, true),
     },
     {
       title: "Reward", number: true, value: (row) => row.reward ?? -Infinity,
-      text: (row) => figure(number(row.reward), row.reward_line, `reward of ${row.run}`, "green"),
+      text: (row) => figure(number(row.reward), row.reward_line, `reward of ${row.run}`),
     },
     { title: "Productive", number: true, text: (row) => percent(row.productive), value: (row) => row.productive ?? -1 },
     {
@@ -138,7 +142,7 @@ export function homeView(query, go) {
     offer(projects, known, "All projects", wanted.project);
     const some = (text, test) => [rows.filter(test).length, text];
     const words = [
-      some("running", (row) => row.state === "running"), some("to look at", (row) => row.attention > 1),
+      some("running", (row) => row.state === "running"), some("in need of attention", (row) => row.attention > 1),
       some("ended with a finding", (row) => row.attention === 1),
       some("being read", (row) => row.finding === null && row.state !== "running"),
     ].filter(([size]) => size).map(([size, text]) => `${count(size)} ${text}`);

@@ -5,8 +5,8 @@
 import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
-  area, bdi, blocks, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf, make,
-  number, numbers, pause, percent, prose, seconds, section, swatch,
+  area, bdi, blocks, button, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf,
+  make, number, numbers, pause, percent, prose, seconds, section, swatch,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
@@ -28,9 +28,10 @@ const whatToDo = () => make("b", {}, "What to do: ");
 
 // A sentence on what took long, with its cost, its advice and a link; others than the first are small.
 export function verdictRow(line, place, { link = "", hasAdvice = true } = {}) {
-  const lost = line.is_finding && line.saved !== null;
+  const isCost = line.is_finding && line.saved !== null;
   return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
-    lost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)), make("small", {}, " lost")) : "",
+    isCost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)),
+      make("small", {}, " avoidable")) : "",
     make("div", {},
       make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
       line.next && hasAdvice ? make("p", { class: "advice" }, whatToDo(), prose(line.next)) : "",
@@ -44,7 +45,9 @@ function verdict(run, hrefOf) {
     return [make("p", { class: "verdict-line" }, text), read < 0.999 ? make("progress", { value: read }) : ""];
   }
   return findings.map((line, place) => {
-    const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`) : "";
+    const toEvents = () => document.getElementById("events").scrollIntoView();
+    const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`)
+      : line.is_finding && run.explain.events.length ? button("Show events and log", toEvents) : "";
     const hasAdvice = !findings.slice(0, place).some((before) => before.next === line.next);
     return verdictRow(line, place, { link, hasAdvice });
   });
@@ -59,30 +62,20 @@ function nowPart(run) {
 
 // -- its steps --
 
-function stepTable(steps) {
+function stepTable(steps, name) {
   const rows = steps.number.map((_, index) => index).reverse();
+  const causes = new Map(steps.held.map((row) => [row.index, row]));
+  const linkOf = (index) =>
+    make("a", { href: runHref(name, "step", steps.key(index)) }, String(steps.number[index] ?? "?"));
+  const whyOf = ({ text, next }) => make("span", {}, prose(text), make("small", { class: "advice" }, prose(next)));
   const column = (title, values) => figures(title, (index) => values[index], seconds);
-  const own = (index) => String(steps.number[index] ?? "?");
   return dataTable("Steps, the newest first", [
-    { title: "Step", number: true, value: (index) => steps.number[index] ?? -1, text: own },
-    column("Took", steps.seconds), column("Longer than usual by", steps.saved),
+    { title: "Step", number: true, value: (index) => steps.number[index] ?? -1, text: linkOf },
+    column("Took", steps.seconds), figures("Avoidable", (index) => steps.avoidable(index), seconds),
     { title: "Outcome", text: (index) => steps.failed[index].toLowerCase() },
+    { title: "Why, and what to do", wide: true, text: (index) => (causes.has(index) ? whyOf(causes.get(index)) : "") },
     ...Object.entries(steps.phases).slice(0, MOST_PHASES).map(([key, values]) => column(key, values)),
   ], rows, { page: 10, quiet: true });
-}
-
-function heldPart(steps, name) {
-  const rows = [...steps.held].sort((a, b) => b.saved - a.saved);
-  const linkOf = ({ index }) =>
-    make("a", { href: runHref(name, "step", steps.key(index)) }, String(steps.number[index] ?? "?"));
-  const whyOf = (row) => make("span", {}, prose(row.text), make("small", { class: "advice" }, prose(row.next)));
-  const empty = steps.count ? "No step took longer than usual for a known reason." : "No step has ended yet.";
-  return dataTable("Steps that took longer than usual", [
-    { title: "Step", number: true, value: (row) => row.index, text: linkOf },
-    figures("Took", (row) => steps.seconds[row.index], seconds),
-    figures("Lost", (row) => row.saved, seconds),
-    { title: "Why, and what to do", wide: true, text: whyOf },
-  ], rows, { page: 6, quiet: true, empty });
 }
 
 // -- its indicators --
@@ -99,7 +92,7 @@ function indicatorRow(row, line) {
     make("th", { scope: "row" }, row.name, make("small", { class: isOut ? "out" : undefined }, words)),
     make("td", { class: "number" }, make("b", {}, show(row.value))),
     make("td", { class: "trend" },
-      line ? spark(line.y, `${row.name} over the run`, { width: 120, height: 28, band }) : ""));
+      line ? spark(line.y, `${row.name} over the run`, { band }) : ""));
 }
 
 function indicatorTable(run, lines) {
@@ -135,7 +128,7 @@ export function trajectoryColumns(hrefOf) {
     figures("Took", (row) => row.seconds, seconds),
     ...[["llm", "LLM"], ["tool", "Tools"], ["reward", "Reward"], ["wait", "Waiting"]].map(([kind, title]) =>
       figures(title, (row) => spent(row, kind), seconds)),
-    figures("Turns", (row) => row.turns, count),
+    figures("Chat turns", (row) => row.turns, count),
     {
       title: "Tokens in + out", number: true, value: (row) => row.prompt_tokens + row.response_tokens,
       text: tokensOf,
@@ -248,11 +241,11 @@ export function runView(name, query, go) {
   const steps = stepsOf(name);
   const open = (index) => (location.hash = runHref(name, "step", steps.key(index)));
   const hrefOf = ({ index }) => (index !== null && index < steps.count ? runHref(name, "step", steps.key(index)) : "");
-  const keys = ["verdict", "now", "indicators", "held", "slowest", "device", "whole", "events", "about"];
+  const keys = ["verdict", "now", "indicators", "slowest", "device", "whole", "events", "about"];
   const parts = Object.fromEntries(keys.map((key) => [key, make("div", { class: `part-${key}` })]));
   const fills = Object.fromEntries(keys.map((key) => [key, keep(parts[key])]));
   const all = timeline(steps, open);
-  const table = details("Steps as a table", () => stepTable(steps));
+  const table = details("Steps as a table, with what delayed them", () => stepTable(steps, name));
   const chosen = new Set((query.get("scalars") ?? "").split(",").filter(Boolean));
   const charts = scalarCharts(chosen, () => {
     go(runHref(name) + (chosen.size ? `?scalars=${encodeURIComponent([...chosen].join(","))}` : ""));
@@ -267,9 +260,7 @@ export function runView(name, query, go) {
       make("section", { id: "steps", "aria-label": "Steps" }, all.element, table),
       section("indicators", "Core indicators", parts.indicators)),
     section("learning", "How it learns", charts.learning),
-    make("div", { class: "pair" },
-      section("held", "Steps that took longer than usual", parts.held),
-      section("trajectories", "Slowest trajectories", parts.slowest)),
+    section("trajectories", "Slowest trajectories", parts.slowest),
     section("events", "Events and log", parts.events),
     make("div", { class: "pair" },
       section("device", "Device time", parts.device), section("whole", "The whole run", parts.whole)),
@@ -285,16 +276,16 @@ export function runView(name, query, go) {
 
   async function showParts() {
     const { headline, held, counts, has_gpu: hasGpu, unfinished, events, run: whole } = run.explain;
-    const facts = make("p", { class: "soft lead" }, prose(filled([headline, counts.held ? held.text : ""]).join(" · ")));
-    fills.verdict([run.findings, held, headline, run.read], () => [...verdict(run, hrefOf), facts]);
+    const facts = prose(filled([headline, counts.held ? held.text : ""]).join(" · "));
+    fills.verdict([run.findings, held, headline, run.read], () =>
+      [...verdict(run, hrefOf), run.read < 0.999 ? "" : make("p", { class: "soft lead" }, facts)]);
     fills.now([unfinished, run.state], () => nowPart(run));
-    await pause();
-    fills.held([steps.held.length, steps.held.at(-1)], () => heldPart(steps, name));
     await pause();
     const slowest = run.slowest.map((row) => row.trace_id);
     fills.slowest([slowest, run.samples, steps.count], () => slowestPart(run, name, steps));
     document.getElementById("device-title").textContent = hasGpu ? "GPU time" : "Device time (CPU)";
     fills.device(whole, () => devicePart(whole));
+    document.getElementById("whole").hidden = !run.blocks.length;
     fills.whole(run.blocks, () => blocks(run.blocks));
     fills.events([events, unfinished, run.log], () => eventsPart(run));
     fills.about([run.facts, run.unknown], () => aboutPart(run, name));
@@ -309,7 +300,7 @@ export function runView(name, query, go) {
       [run, isNew] = await getRun(name, steps);
       await pause();
       if (isNew || !parts.verdict.childElementCount) all.update(run.explain.events);
-      if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps));
+      if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps, name));
       await pause();
       await showParts();
       if (hasScalars([run.steps, run.explain.end, run.scalars.length])) await showScalars();

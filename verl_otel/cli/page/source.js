@@ -44,7 +44,7 @@ export async function getScalars(name, names) {
   return (await Promise.all(groups.map((group) => get(`${runAddress(name)}/scalars?${query(group)}`)))).flat();
 }
 
-const COLUMNS_OF_STEPS = ["number", "start", "seconds", "failed", "saved"];
+const COLUMNS_OF_STEPS = ["number", "start", "seconds", "failed"];
 // The steps of a run in columns. What is known is kept: only steps that may have changed are asked for again.
 export class Steps {
   constructor(name) {
@@ -96,6 +96,11 @@ export class Steps {
   key(index) {
     const own = this.number[index];
     return own !== null && this.number.lastIndexOf(own) === index ? String(own) : `at-${index}`;
+  }
+
+  // Seconds that a step would have been shorter without what delayed it most.
+  avoidable(index) {
+    return this.held.reduce((most, row) => (row.index === index ? Math.max(most, row.saved) : most), 0);
   }
 
   find(key) {

@@ -167,7 +167,7 @@ export function stepView(name, key) {
 // -- one trajectory --
 
 // A call is whole, where a part of a path is what was waited for of it.
-const callName = (part) => (part.kind === "llm" ? `LLM call ${part.name}` : workName(part.kind, part.name));
+const callName = (part) => (part.kind === "llm" ? `LLM call (${part.name})` : workName(part.kind, part.name));
 const MOST_LANES = 24;
 
 // Its calls in lanes: what it waited for, then LLM calls, servers and tools.
@@ -185,11 +185,12 @@ function callLanes(row) {
 
 // How it ended, and what its time went to.
 function factsOf(row) {
-  const nameOf = ({ kind, name }) => (kind === "llm" ? "LLM" : `${capital(kind)}${kind === "tool" ? ` ${name}` : ""}`);
+  const names = { llm: () => "LLM", wait: () => "Waiting", tool: (name) => `Tool ${name}` };
+  const nameOf = ({ kind, name }) => names[kind]?.(name) ?? capital(kind);
   const ends = [row.finish, row.outcome !== "success" && row.outcome, row.failed && "failed"];
   return factList([
     ["Ended", filled(ends).join(", ")], ["Score", row.score === null ? "" : number(row.score)],
-    ["Turns", count(row.turns || null)], ["Tokens in + out", tokensOf(row)], ["Process", row.process],
+    ["Chat turns", count(row.turns || null)], ["Tokens in + out", tokensOf(row)], ["Process", row.process],
     ...row.parts.map((part) =>
       [nameOf(part), seconds(part.seconds) + (part.calls > 1 ? ` in ${part.calls} calls` : "")]),
     ["Kept", row.whole ? "" : "its root only"],
@@ -232,7 +233,9 @@ export function trajectoryView(name, key, id) {
       const hasSamples = isLive && run.samples.length && row.uid && steps.number[index] !== null;
       element.replaceChildren(
         make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
-        make("section", { "aria-label": "Facts" }, factsOf(row),
+        make("section", { "aria-label": "Facts" },
+          (step?.verdicts ?? []).filter((verdict) => verdict.trace_id === id).map((verdict, place) =>
+            verdictRow({ ...verdict, is_finding: true }, place)), factsOf(row),
           hasSamples ? make("p", {}, make("a", link, "Prompt and responses")) : ""),
         make("section", { "aria-label": "Calls" }, laneChart("Its turns and calls", callLanes(row), row.seconds)),
         section("calls", "Its calls", callTable(row)));

@@ -37,7 +37,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
 
   function markOf(index) {
     const words = {
-      held: `, ${seconds(steps.saved[index])} longer than usual`, slow: ", slow without a known cause",
+      held: `, ${seconds(steps.avoidable(index))} avoidable`, slow: ", slow without a known cause",
       failed: `, ${(steps.failed[index] || "").toLowerCase()}`, "start-up": ", with start-up",
     };
     return words[steps.marks.get(index)] ?? "";
@@ -83,10 +83,9 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
     const usual = state.heights.filter((_, index) => steps.marks.get(index) !== "start-up" || steps.count < 3);
     state.limit = usualLimit(usual);
     isPlain = steps.number.every((value, index) => value === steps.number[0] + index);
-    if (current !== null) return;
     const words = new Set(steps.marks.values());
     const hints = [
-      (words.has("held") || words.has("slow")) && "▼ longer than usual", words.has("failed") && "■ failed",
+      (words.has("held") || words.has("slow")) && "▼ slow", words.has("failed") && "■ failed",
       state.heights.some((value) => value > state.limit * 1.04)
         && "Higher columns are cut: their value stands above the gap.",
     ];

@@ -14,6 +14,7 @@ import json
 import os
 import threading
 import time
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,13 +76,14 @@ class Listing:
         self._wanted = threading.Event()
 
     def read(self) -> list[_Row]:
-        """Return a row for each run, those that need attention first, then the one that was written last."""
+        """Return a row for each run: those that need attention first, of these the running ones, then the newest."""
         self._refresh()
-        running = [name for name, (_, row) in self._rows.items() if row["state"] == RunState.RUNNING.word][:MAX_RUNNING]
-        for name in running:
+        running = [(not row["stalled"], name) for name, (_, row) in self._rows.items() if _is_running(row)]
+        for _, name in sorted(running, key=itemgetter(0))[:MAX_RUNNING]:
             self._watcher.ask(name)
         rows = ({**row, **self._summary(name, signature)} for name, (signature, row) in self._rows.items())
-        return sorted(({**row, "attention": _rate(row)} for row in rows), key=lambda row: -row["attention"])
+        rated = ({**row, "attention": _rate(row)} for row in rows)
+        return sorted(rated, key=lambda row: (-row["attention"], not row["stalled"], not _is_running(row)))
 
     def find_state(self, name: str) -> str:
         """Return the state of a run; empty if it is not in the list."""
@@ -100,7 +102,7 @@ class Listing:
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[str, _Row]:
         signature = _sign(folders)
         known = self._rows.get(name)
-        if known is not None and known[0] == signature and known[1]["state"] != RunState.RUNNING.word:
+        if known is not None and known[0] == signature and not _is_running(known[1]):
             return known
         kept = saved_state.load(folders, FINDING, _Kept)
         if kept is not None and kept.signature == signature:
@@ -136,7 +138,7 @@ class Listing:
             self._wanted.wait()
             self._wanted.clear()
             for name, (signature, row) in sorted(self._rows.items(), key=lambda item: item[1][1]["bytes"]):
-                if signature in self._found or row["state"] == RunState.RUNNING.word or name not in self._folders:
+                if signature in self._found or _is_running(row) or name not in self._folders:
                     continue
                 watched = self._watcher.peek(name)
                 if watched is not None and self._watcher.find_age(name) is not None:
@@ -184,10 +186,14 @@ def summarise(run: Explanation) -> _Row:
     return summary
 
 
+def _is_running(row: _Row) -> bool:
+    return bool(row["state"] == RunState.RUNNING.word)
+
+
 def _rate(row: _Row) -> int:
     """Return how much a run needs attention: 2: an action is needed now, 1: it ended with a finding, 0: none."""
     has_finding = bool(row.get("finding") and row["finding"]["is_finding"])
-    if row["state"] in _BAD or row["stalled"] or (row["state"] == RunState.RUNNING.word and has_finding):
+    if row["state"] in _BAD or row["stalled"] or (_is_running(row) and has_finding):
         return 2
     return int(has_finding)
 
