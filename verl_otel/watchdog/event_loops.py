@@ -86,7 +86,7 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
         if name.startswith(_OWN):
             for value in frame.f_locals.values():
                 # One whose constructor runs has no start yet.
-                if type(value) is Span and getattr(value, "start", 0.0) and not value.stop and not value.site.hook:
+                if type(value) is Span and getattr(value, "start", False) and not value.stop and not value.site.hook:
                     return value  # type: ignore[return-value]  # as every span
     return None
 
