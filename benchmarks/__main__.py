@@ -6,7 +6,7 @@ Examples:
   python -m benchmarks run --quick                      # two minutes, three processes a case
   python -m benchmarks run --json benchmarks/results/headline.json
   python -m benchmarks run --only counter --only decorator-metrics --processes 15
-  python -m benchmarks run --suite total                # total CPU: of calls, hooks, idle and busy processes
+  python -m benchmarks run --suite total --processes 3  # total CPU: of calls, hooks, idle and busy processes, the reader
   python -m benchmarks run --suite end_to_end           # real verl, as long as it needs
   python -m benchmarks table                            # of benchmarks/results/headline.json
   python -m benchmarks table --write                    # into README.md and docs/explanation/performance.md

@@ -88,6 +88,7 @@ class Case:
         steady: Whether the least of a process's rounds counts. A call costs the same each time and a neighbour only adds to it; a job
             with a collection of garbage or a drain now and then does not, so there the median counts.
         rounds: Rounds of a process at most, for what takes long; 0: as many as the run says.
+        processes: Fresh processes at most, for what takes minutes; 0: as many as the run says.
         suite: ``hot``, or what only ``--suite`` asks for.
         seconds: After which a process of it is given up.
         figures: What else is found besides the seconds -> its unit.
@@ -102,6 +103,7 @@ class Case:
     unit: str = "ns"
     steady: bool = True
     rounds: int = 0
+    processes: int = 0
     suite: str = "hot"
     seconds: float = 300.0
     figures: Mapping[str, str] = field(default_factory=dict)

@@ -56,6 +56,7 @@ VERL_OTEL: Final = Contender(
 ONE_TIMER: Final = Contender(
     f"{OURS}, one timer", "the timer is made once, as a module's constant", load("ours", "OursOneTimer")
 )
+LABELLED: Final = Contender(f"{OURS}, labels", "a histogram, 4 labels given at each call", load("ours", "OursLabelled"))
 LEAF: Final = Contender(
     f"{OURS}, leaf", "span and histogram of a leaf: never the current span", load("ours", "OursLeaf")
 )

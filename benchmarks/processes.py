@@ -96,8 +96,8 @@ def measure_all(
     found = [(case, measured[case.name], failures[case.name]) for case in cases]
     for turn in range(processes):
         for number, case in enumerate(cases):
-            if len(failures[case.name]) > 1:
-                continue  # it will not work the next time
+            if len(failures[case.name]) > 1 or turn >= (case.processes or processes):
+                continue  # it will not work the next time, or there were enough
             if time.monotonic() > deadline:
                 progress("out of time: what is missing is not measured")
                 return found

@@ -24,15 +24,22 @@ END_TO_END: Final = HEADLINE.with_name("end_to_end.json")
 """Result file of trainings with real verl."""
 TOTAL: Final = HEADLINE.with_name("total.json")
 """Result file of total CPU."""
+SENT: Final = (f"{OURS}, otlp", "opentelemetry, otlp", "")
 SUMMARY: Final[Mapping[str, str]] = {
-    "decorated call, metrics only": "decorator-metrics",
-    "decorated call, span and metrics": "decorator-span",
+    "decorated call, metrics only, for the caller": "decorator-metrics",
+    "decorated call, span and metrics, for the caller": "decorator-span",
     "decorated call, telemetry off": "off-span",
     "import": "import",
 }
 """Rows of the table of README.md: title and case."""
 CONTENDERS: Final = (OURS, "opentelemetry", "prometheus_client")
 """Columns of that table."""
+SUMMARY_TOTAL: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
+    "timed call with four labels, total CPU": ("total-metrics", CONTENDERS),
+    "call with span, histogram and four attributes, sent, total CPU": ("total-span", SENT),
+    "trajectory of 32 spans through verl's hooks, sent, total CPU": ("total-hooks", SENT),
+}
+"""Rows of that table on what all threads spend: title, case, and its variants."""
 
 
 def begin(name: str) -> str:
@@ -94,18 +101,22 @@ def headline(results: Results) -> str:
     return "\n".join([*lines, "", _conditions(results)])
 
 
-def summary(results: Results, trainings: Results | None = None) -> str:
+def summary(results: Results, trainings: Results | None = None, totals: Results | None = None) -> str:
     """Return the table of README.md: what verl-otel and the alternatives add to a call, and the share of a training step.
 
     Args:
         results: Results of the hot paths.
         trainings: Results of trainings with real verl; those of `END_TO_END` if absent.
+        totals: Results of total CPU; those of `TOTAL` if absent.
     """
-    cases = {case.name: case for case in results.cases}
+    cases = {case.name: case for case in (*results.cases, *(totals or read(TOTAL)).cases)}
     lines = ["| added cost | verl-otel | OpenTelemetry SDK | `prometheus_client` |", "|---|---:|---:|---:|"]
     lines += [
-        f"| {title} | {' | '.join(_cost(cases.get(name), contender) for contender in CONTENDERS)} |"
-        for title, name in SUMMARY.items()
+        f"| {title} | {' | '.join(_cost(cases.get(name), contender) for contender in columns)} |"
+        for title, (name, columns) in {
+            **{title: (name, CONTENDERS) for title, name in SUMMARY.items()},
+            **SUMMARY_TOTAL,
+        }.items()
     ]
     (case,) = (trainings or read(END_TO_END)).cases
     share = estimate(case.figures[training.ALL].values[OURS])

@@ -9,7 +9,7 @@ from typing import Final
 from benchmarks.backend import Backend, Function
 from benchmarks.calls import work
 from benchmarks.case import Case, Operation, Target
-from benchmarks.contenders import LEAF, NOTHING, OFF, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
+from benchmarks.contenders import LABELLED, LEAF, NOTHING, OFF, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
 from benchmarks.rounds import loop
 
 
@@ -31,11 +31,12 @@ CASES: Final = (
     Case(
         "decorator-metrics",
         "decorated function, metrics only",
-        variants(timed, NOTHING, VERL_OTEL, OPENTELEMETRY, PROMETHEUS),
+        variants(timed, NOTHING, VERL_OTEL, LABELLED, OPENTELEMETRY, PROMETHEUS),
         (
             Target(
                 "decorator, metrics only, sync, with its memory cap", 500, {OPENTELEMETRY.name: 20, PROMETHEUS.name: 2}
             ),
+            Target("timed call, labels at each call", None, {PROMETHEUS.name: 1}, ours=LABELLED.name),
         ),
     ),
     Case(

@@ -26,10 +26,10 @@ OPEN: Final = 128
 NODE: Final = 13
 """Processes of a node with eight GPUs."""
 FILES, OTLP, OPENTELEMETRY_OTLP = f"{OURS}, files", f"{OURS}, otlp", "opentelemetry, otlp"
-_BESIDES: Final = {"of it the watcher": "ms", "threads": "", "memory (PSS)": "MiB"}
-"""Figures of processes. One of a node has the watcher."""
-_READING: Final = {"again_seconds": "s", "step_seconds": "s", "peak_mib": "MiB"}
-"""Figures of a reader: reading the run again, one of its steps, and memory."""
+_BESIDES: Final = {"files a second": "B", "threads": "", "memory (PSS)": "MiB"}
+"""Figures of processes: files of one, threads and memory of all."""
+_READING: Final = {"the run": "s", "the run again": "s", "one step": "s", "memory": "MiB", "state": "MiB"}
+"""Figures of a reader."""
 _SPANS: Final = (
     (BASELINE, "no telemetry", "none"),
     (OURS, "span not kept; exporters: prometheus, a scrape every 4,000 calls", "ours-metrics"),
@@ -47,9 +47,9 @@ _HOOKS: Final = (
     (OPENTELEMETRY_OTLP, "SDK by hand, all spans sampled and sent by a batch processor", "opentelemetry-otlp"),
 )
 _SECONDS: Final = (
-    (BASELINE, "no telemetry, and no thread of it", "none"),
+    (BASELINE, "no telemetry", "none"),
     (OURS, "exporters: file, the default", "file"),
-    (f"{OURS}, metrics", "exporters: prometheus, not scraped", "prometheus"),
+    (OPENTELEMETRY_OTLP, "SDK by hand, batch processor and Prometheus reader", "opentelemetry-otlp"),
 )
 
 
@@ -79,22 +79,23 @@ def _hooks(kind: str) -> Operation:
     return module(arguments, TRAJECTORIES, (), lambda output: (output["cpu"], ()))
 
 
-def _background(kind: str, number: int, processes: int) -> Operation:
+def _second(arguments: Sequence[str], seconds: Mapping[str, float], kind: str) -> Operation:
     def read(output: Mapping[str, float]) -> tuple[float, Sequence[float]]:
-        return output["cpu"], (output["watcher"] * 1e3, output["threads"], output["mib"])
+        return output["cpu"], (output["bytes"], output["threads"], output["mib"])
 
-    arguments = ["benchmarks.background", kind, "--trajectories", str(number), "--processes", str(processes)]
-    return module(arguments, 1, tuple(_BESIDES), read)
+    length = seconds.get(kind, seconds[""])
+    return module(["benchmarks.hooks", kind, *arguments, "--seconds", str(length)], 1, tuple(_BESIDES), read)
 
 
-def _by_the_second(name: str, title: str, number: int, processes: int) -> Case:
+def _by_the_second(name: str, title: str, arguments: Sequence[str], seconds: Mapping[str, float]) -> Case:
     return Case(
         name,
         title,
-        _variants(_SECONDS, lambda kind: _background(kind, number, processes)),
+        _variants(_SECONDS, partial(_second, arguments, seconds)),
         unit="ms",
         steady=False,
         rounds=1,
+        processes=1,
         suite="total",
         figures=_BESIDES,
     )
@@ -102,7 +103,8 @@ def _by_the_second(name: str, title: str, number: int, processes: int) -> Case:
 
 def _reader() -> Operation:
     def read(output: Mapping[str, float]) -> tuple[float, Sequence[float]]:
-        return output["cpu_seconds"] / output["spans"], [output[name] for name in _READING]
+        names = ("cpu_seconds", "again_seconds", "step_seconds", "peak_mib", "state_mib")
+        return output["cpu_seconds"] / output["spans"], [output[name] for name in names]
 
     return module(["benchmarks.scale.probes", "reader"], 1, tuple(_READING), read)
 
@@ -144,21 +146,28 @@ CASES: Final = (
         rounds=1,
         suite="total",
     ),
-    _by_the_second("node", f"a node: CPU of telemetry in {NODE} idle processes of a run, a second", 0, NODE),
+    _by_the_second(
+        "node",
+        f"an idle process, one of {NODE} of a node: total CPU of a second; threads and memory of all {NODE}",
+        ["--processes", str(NODE)],
+        {"none": 1.0, "file": 60.0, "": 20.0},  # metrics of itself are written once a minute
+    ),
     _by_the_second(
         "busy",
-        f"an agent loop worker with {OPEN} trajectories open: CPU of all threads of telemetry, a second",
-        OPEN,
-        1,
+        f"an agent loop worker with {OPEN} trajectories open: total CPU of a second",
+        ["--open", str(OPEN)],
+        {"": 20.0},
     ),
     Case(
         "reader",
-        "`explain` of a long run: CPU of a span",
+        "`explain` of two million spans: CPU of a span; CPU seconds for the run, the run again, one of its steps",
         (Variant(OURS, "a run that was not read before, in one process", _reader),),
         unit="us",
         steady=False,
         rounds=1,
+        processes=1,
         suite="total",
+        seconds=1800,
         figures=_READING,
     ),
 )

@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Classes with the methods of verl 0.9 that the hooks wrap, and nothing else: models, tools and rewards answer at once.
+"""Classes with the methods of verl 0.9 that the hooks wrap, and nothing else: models, tools and rewards answer at once, or after a while.
 
 What remains is the cost of telemetry, and that of a coroutine for each call, which is measured without the hooks and subtracted.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -14,6 +16,20 @@ TURNS: Final = 10
 SPANS: Final = 2 + 3 * TURNS
 """Of a trajectory: itself, the reward, and in each turn the turn, a call of the model and one of a tool."""
 TOOL: Final = "python"
+
+
+class Pace:
+    """How long models and tools take."""
+
+    life = 0.0
+    """Seconds of a trajectory, about; 0: they answer at once."""
+    draw = random.Random(1)  # noqa: S311 - the same waits in every process
+
+
+async def wait(share: float) -> None:
+    """Wait for a share of a turn."""
+    if Pace.life:
+        await asyncio.sleep(Pace.draw.uniform(0.6, 1.4) * share * Pace.life / TURNS)
 
 
 class TokenOutput:
@@ -47,6 +63,7 @@ class LLMServerClient:
     async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: Any) -> TokenOutput:
         """Return an answer."""
         del request_id, prompt_ids, sampling_params
+        await wait(0.85)
         return TokenOutput()
 
 
@@ -78,6 +95,7 @@ class ToolAgentLoop:
 
     async def _call_tool(self, tool_call: Any, tools_kwargs: Any, agent_data: Any) -> Any:
         del tool_call, tools_kwargs, agent_data
+        await wait(0.13)
         return SimpleNamespace(text="4"), 0.0, {}
 
 

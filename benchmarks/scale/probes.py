@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import background
-from benchmarks.hooks.__main__ import install_hooks
+from benchmarks.hooks.__main__ import install_hooks, measure_node
 from benchmarks.hooks.stand_ins import make_module, run_trajectories
 from benchmarks.scale.shape import PER_WORKER, PROCESSES, TRAJECTORIES, WORKERS
 
@@ -27,7 +26,10 @@ WARM_STEPS: Final = 3
 """Steps before the first figure is taken: imports, and memory that is used again and again."""
 PEERS: Final = 1000
 CHECKS: Final = 20
-READ_STEPS, READ_TRAJECTORIES = 60, 1024
+CACHE: Final = "cache"
+"""Folder of the states of readers."""
+READ_STEPS, READ_TRAJECTORIES = 245, 1024
+NODE_PROCESSES: Final = 13
 Figures = Mapping[str, float]
 
 
@@ -124,8 +126,8 @@ def trainer(folder: Path) -> Figures:
 def idle(folder: Path) -> Figures:
     """Any other process: seconds in which nothing is recorded."""
     del folder
-    measured = background.measure("file", 0, 20.0)
-    return {"cpu_per_second": measured["cpu"] - measured["watcher"], "memory_mib": _memory_mib()}
+    measured = measure_node("file", NODE_PROCESSES, 20.0)
+    return {"cpu_per_second": measured["cpu"], "memory_mib": measured["mib"] / NODE_PROCESSES}
 
 
 def watcher(folder: Path) -> Figures:
@@ -228,6 +230,7 @@ def reader(folder: Path) -> Figures:
         "spans": explained.counts.spans,
         "cpu_seconds": cpu,
         "spans_per_cpu_second": explained.counts.spans / cpu,
+        "state_mib": sum(path.stat().st_size for path in (folder / CACHE).rglob("*") if path.is_file()) / (1 << 20),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
@@ -245,7 +248,7 @@ def main(argv: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as made:
         os.environ |= {
             "VERL_OTEL_RUN_DIR": made,
-            "XDG_CACHE_HOME": made,
+            "XDG_CACHE_HOME": str(Path(made) / CACHE),
             "VERL_OTEL_FILE_MIB": "4",
             "VERL_OTEL_HARDWARE": "0",
         }

@@ -124,12 +124,17 @@ def test_the_summary_has_a_row_for_each_title():
     )
     call = replace(results([measured(145, 8038)]).cases[0], name="decorator-metrics")
     measurements = replace(results([measured(1, 1)]), cases=(call,))
-    rows = table.summary(measurements, replace(measurements, cases=(summarize(training, [found]),))).splitlines()[2:]
+    trainings = replace(measurements, cases=(summarize(training, [found]),))
+    totals = replace(measurements, cases=(replace(call, name="total-metrics"),))
+    rows = table.summary(measurements, trainings, totals).splitlines()[2:]
     assert rows == [
-        "| decorated call, metrics only | 145 ns | - | - |",
-        "| decorated call, span and metrics | - | - | - |",
+        "| decorated call, metrics only, for the caller | 145 ns | - | - |",
+        "| decorated call, span and metrics, for the caller | - | - | - |",
         "| decorated call, telemetry off | - | - | - |",
         "| import | - | - | - |",
+        "| timed call with four labels, total CPU | 145 ns | - | - |",
+        "| call with span, histogram and four attributes, sent, total CPU | - | - | - |",
+        "| trajectory of 32 spans through verl's hooks, sent, total CPU | - | - | - |",
         "| CPU time, share of a step of real verl (830 ms on the CPU test bed) | 1.1 % | - | - |",
     ]
 

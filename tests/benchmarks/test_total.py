@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
-from benchmarks import background, calls
+from benchmarks import calls
 from benchmarks.backend import ATTRIBUTES
 from benchmarks.hooks import __main__ as hooks
 from benchmarks.hooks import stand_ins
@@ -90,12 +90,13 @@ def test_both_sides_say_the_same(recorded):
 
 
 @pytest.mark.full
-def test_an_idle_process_is_measured_by_its_threads():
-    """What is paid by the second is that of the threads of telemetry, of which the watcher's is one part."""
-    nothing = background.measure("none", 0, 0.1)
-    assert (nothing["cpu"], nothing["watcher"], nothing["threads"]) == (0.0, 0.0, 1)
-    result = run("benchmarks.background", "file", "--trajectories", 4, "--seconds", 2)
-    assert result["cpu"] >= result["watcher"] > 0
-    node = run("benchmarks.background", "file", "--processes", 2, "--seconds", 2)
-    assert node["threads"] > 2
-    assert node["mib"] > result["mib"]
+def test_a_second_is_measured():
+    """An idle process and one with open trajectories take CPU and threads, and write; a node is all of its processes."""
+    command = ("benchmarks.hooks", "file", "--seconds", 2)
+    busy = run(*command, "--open", 4)
+    assert busy["cpu"] > 0
+    assert busy["bytes"] > 0
+    assert busy["threads"] > 2
+    node = run(*command, "--processes", 2)
+    assert node["threads"] > busy["threads"]
+    assert node["mib"] > busy["mib"]

@@ -85,7 +85,8 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
         name = frame.f_code.co_filename
         if name.startswith(_OWN):
             for value in frame.f_locals.values():
-                if type(value) is Span and value.start and not value.stop and not value.site.hook:
+                # One whose constructor runs has no start yet.
+                if type(value) is Span and getattr(value, "start", False) and not value.stop and not value.site.hook:
                     return value  # type: ignore[return-value]  # as every span
     return None
 
