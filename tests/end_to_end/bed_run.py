@@ -114,7 +114,6 @@ def start(
     prefix=(),
     overrides=(),
     python=sys.executable,
-    hide="",
     broken="",
     steps=3,
     tool=False,
@@ -129,9 +128,9 @@ def start(
     extra = environ.pop("PYTHONPATH_EXTRA", None)
     if extra:
         environ["PYTHONPATH"] = os.pathsep.join([extra, environ["PYTHONPATH"]])
-    if hide or broken:
+    if broken:
         environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "obstacles"), environ["PYTHONPATH"]])
-        environ |= {"CPU_BED_HIDE": hide, "CPU_BED_BREAK": broken}
+        environ["CPU_BED_BREAK"] = broken
     if command is None:
         command = cpu_train.make_command(
             out, steps=steps, tool=tool, mode=mode, algorithm=algorithm, overrides=overrides, python=python

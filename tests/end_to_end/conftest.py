@@ -117,13 +117,3 @@ def custom_run(outs):
         OTEL_BSP_SCHEDULE_DELAY=200,
         VERL_OTEL_RUN_DIR=out / "runs",
     )
-
-
-@pytest.fixture(scope="session")
-def lacking_run(outs):
-    """A cluster on whose workers verl-otel is not installed."""
-    out = outs / "lacking"
-    return bed_run.train(
-        out, hide="verl_otel@worker", gen="random", overrides=["trainer.total_training_steps=1", "trainer.test_freq=-1"],
-        VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs",
-    )  # fmt: skip
