@@ -21,8 +21,8 @@ export PYTHONDONTWRITEBYTECODE :=  # some images set it; without bytecode a trai
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-demo: $(STAMP) $(if $(STACK),collector) ## Train real verl on the CPU with telemetry on, and show where the time went (3 minutes); STACK=1: against a real Collector and Prometheus
-	@$(BIN)/python -m tests.verl_cpu.demo$(if $(STACK),_stack) runs
+demo: $(STAMP) ## Train real verl on the CPU with telemetry on, and show where the time went (3 minutes)
+	@$(BIN)/python -m tests.verl_cpu.demo runs
 
 collector: ## Build the Collector, Prometheus and promtool that tests and `make stack` use (once, 15 minutes; kept in the user's cache)
 	@sh collector/build.sh otelcol prometheus

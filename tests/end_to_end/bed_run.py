@@ -114,6 +114,7 @@ def start(
     prefix=(),
     overrides=(),
     python=sys.executable,
+    hide="",
     broken="",
     steps=3,
     tool=False,
@@ -128,9 +129,9 @@ def start(
     extra = environ.pop("PYTHONPATH_EXTRA", None)
     if extra:
         environ["PYTHONPATH"] = os.pathsep.join([extra, environ["PYTHONPATH"]])
-    if broken:
+    if hide or broken:
         environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "obstacles"), environ["PYTHONPATH"]])
-        environ["CPU_BED_BREAK"] = broken
+        environ |= {"CPU_BED_HIDE": hide, "CPU_BED_BREAK": broken}
     if command is None:
         command = cpu_train.make_command(
             out, steps=steps, tool=tool, mode=mode, algorithm=algorithm, overrides=overrides, python=python
