@@ -47,12 +47,6 @@ def plain(outs):
 
 
 @pytest.fixture(scope="session")
-def plain_again(outs):
-    """The training without telemetry, a second time."""
-    return bed_run.train(outs / "plain-again", overrides=COUNTED)
-
-
-@pytest.fixture(scope="session")
 def full(outs):
     """The same training with files, OTLP and Prometheus at once; what the sink and the scraper saw is attached."""
     return modes.share("sync", lambda: modes.train_full(outs / "full"))
