@@ -4,7 +4,6 @@
 
 import json
 import urllib.parse
-from pathlib import Path
 
 import pytest
 
@@ -74,22 +73,6 @@ def await_processes(stack, training, wait_for):
     return wait_for(find, 60, 1)
 
 
-def test_three_nodes(cluster, stack, tmp_path, wait_for):
-    """By ``ray job submit``: three ranks and three engines on three nodes, each found; totals and the tokens of all engines as the bed counted them."""
-    with ray_bed.submit_training(tmp_path, cluster, nodes=3, **ray_bed.hold(step=2)) as (training, process):
-        await_engines(stack, training, process, wait_for, 3)
-        ray_bed.await_tokens(stack, training, process, 3, wait_for)
-        ray_bed.release(training)
-        assert process.wait(600) == 0, training.log[-4000:]
-    assert find_unexpected(training.log) == []
-    processes = await_processes(stack, training, wait_for)
-    ranks = [labels for labels in processes if labels["verl_role"] == "actor_rollout_ref"]
-    assert {labels["verl_rank"] for labels in ranks} == {"0", "1", "2"}
-    assert len({labels["host_name"] for labels in ranks}) == 3
-    ray_bed.await_totals(stack, training, wait_for)
-    wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
-
-
 @pytest.mark.parametrize(("mode", "steps", "engines"), [("separate_async", 3, 2), ("fully_async", 8, 1)])
 def test_asynchronous_trainings(cluster, stack, tmp_path, wait_for, mode, steps, engines):
     """By ``ray job submit``, with a rollout on a node of its own: each process and each engine is found, and totals are as the bed counted them."""
@@ -125,21 +108,6 @@ def test_two_trainings_at_the_same_time_are_two_runs(cluster, stack, tmp_path, w
     ray_bed.await_totals(stack, long, wait_for)
 
 
-def test_a_wrong_token_is_named_and_the_training_goes_on(cluster, stack, tmp_path, wait_for):
-    """The log says once for each process that the endpoint refuses the token; files are complete, Prometheus has nothing of that run."""
-    token = tmp_path / "token"
-    token.write_text("wrong-token-of-some-length")
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": stack.otlp_http, "VERL_OTEL_TOKEN_FILE": token}
-    with ray_bed.start_training(tmp_path, cluster.address, **variables) as (training, process):
-        assert process.wait(600) == 0, training.log[-4000:]
-    lines = find_unexpected(training.log)
-    assert lines
-    assert all("401" in line for line in lines), lines
-    assert any(str(token) in line or "VERL_OTEL_TOKEN_FILE" in line for line in lines), lines
-    assert pipeline_values.read_last(training.folder)
-    assert ray_bed.query(stack, f'last_over_time(target_info{{verl_run_id="{training.folder.name}"}}[1h])') == []
-
-
 def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, wait_for):
     """The engine of that node is down, the other two are scraped; when the training has ended none is a target."""
     with ray_bed.start_training(tmp_path, cluster.address, steps=200, nodes=3) as (training, process):
@@ -153,32 +121,3 @@ def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, w
     wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
     assert stack.process.poll() is None
     cluster.start_second()
-
-
-def test_a_restarted_head_and_the_next_training(cluster, stack, tmp_path, wait_for):
-    """All nodes are started again, the stack is not: a training that is submitted then is complete in its Prometheus."""
-    for node in (*cluster.others, cluster.head):
-        node.stop()
-    cluster.start_head()
-    for node in cluster.others:
-        node.start(f"--address={cluster.address}")
-    wait_for(lambda: "the cluster has restarted" in Path(stack.log).read_text(), 60, 0.5)
-    with ray_bed.submit_training(tmp_path, cluster) as (training, process):
-        assert process.wait(600) == 0, training.log[-4000:]
-    await_processes(stack, training, wait_for)
-    ray_bed.await_totals(stack, training, wait_for)
-
-
-def test_a_training_goes_on_when_the_stack_ends(cluster, stack, tmp_path, wait_for):
-    """It ends well and its files are complete; its log names the endpoint that does not answer. The last test: the stack is not started again."""
-    with ray_bed.start_training(tmp_path, cluster.address, steps=40) as (training, process):
-        await_engines(stack, training, process, wait_for, 2)
-        stack.process.terminate()
-        assert stack.process.wait(60) == 0
-        assert process.poll() is None, training.log[-4000:]
-        assert process.wait(600) == 0, training.log[-4000:]
-    lines = find_unexpected(training.log)
-    assert lines
-    assert all(stack.otlp_http in line for line in lines), lines
-    totals = {name: value for (name, _), value in pipeline_values.read_last(training.folder).items()}
-    assert totals["verl.training.steps"] == 40

@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A network between the tiers that stalls, forgets or cuts connections: everything arrives, later."""
+"""A network between the tiers that stalls or forgets connections: everything arrives, later."""
 
 import pytest
 
 from tests.collector.steady import find_units
-
-STALLS = [pytest.param(12, id="12 s"), pytest.param(60, id="60 s", marks=pytest.mark.pipeline)]
 
 
 @pytest.fixture
@@ -48,13 +46,12 @@ def broken(start_pipeline, start_prometheus, start_proxy, start_training, wait_f
     return Broken
 
 
-@pytest.mark.parametrize("seconds", STALLS)
-def test_a_network_that_stalls(broken, wait_for, seconds):
+def test_a_network_that_stalls(broken, wait_for):
     """The network between agent and gateway forwards nothing for longer than a request may take, and then goes on: nothing is lost."""
     bed = broken()
     wait_for(bed.arrived, 20, 0.2)
     bed.proxy.stall()
-    bed.training.go_on(seconds)
+    bed.training.go_on(12)
     bed.proxy.resume()
     bed.training.await_units(100)
     bed.await_everything()
@@ -66,16 +63,6 @@ def test_connections_that_the_network_forgets(broken, wait_for):
     wait_for(bed.arrived, 20, 0.2)
     bed.proxy.forget()
     bed.training.await_units(200)
-    bed.await_everything()
-
-
-def test_connections_that_are_cut(broken, wait_for):
-    """Connections are reset again and again under load: nothing is lost."""
-    bed = broken()
-    wait_for(bed.arrived, 20, 0.2)
-    for _ in range(10):
-        bed.training.await_units(30)
-        bed.proxy.cut()
     bed.await_everything()
 
 

@@ -47,12 +47,6 @@ def plain(outs):
 
 
 @pytest.fixture(scope="session")
-def plain_again(outs):
-    """The training without telemetry, a second time."""
-    return bed_run.train(outs / "plain-again", overrides=COUNTED)
-
-
-@pytest.fixture(scope="session")
 def full(outs):
     """The same training with files, OTLP and Prometheus at once; what the sink and the scraper saw is attached."""
     return modes.share("sync", lambda: modes.train_full(outs / "full"))
@@ -117,13 +111,3 @@ def custom_run(outs):
         OTEL_BSP_SCHEDULE_DELAY=200,
         VERL_OTEL_RUN_DIR=out / "runs",
     )
-
-
-@pytest.fixture(scope="session")
-def lacking_run(outs):
-    """A cluster on whose workers verl-otel is not installed."""
-    out = outs / "lacking"
-    return bed_run.train(
-        out, hide="verl_otel@worker", gen="random", overrides=["trainer.total_training_steps=1", "trainer.test_freq=-1"],
-        VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs",
-    )  # fmt: skip

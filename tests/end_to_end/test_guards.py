@@ -60,19 +60,6 @@ def test_the_run_is_stopped_and_no_crash_is_reported(stopped):
     assert [event["kind"] for event in read_events(training)] == ["stopped"]
 
 
-def test_the_stop_is_an_event_and_a_span_that_is_linked_to_its_step(stopped):
-    _, training = stopped
-    (event,) = read_events(training)
-    assert event["text"] == f"guard callback after step {STOP_AT}: as planned"
-    assert event["detail"] == {"guard": "callback", "step": STOP_AT, "last_step": STOP_AT + 1}
-    spans = training.spans()
-    (stop,) = (span for span in spans if span.name == "verl.guard.stop")
-    (step,) = (span for span in spans if span.name == "verl.step" and span.attributes["verl.step.number"] == STOP_AT)
-    assert stop.status == 2
-    assert (stop.attributes["verl.guard.name"], stop.attributes["verl.guard.text"]) == ("callback", "as planned")
-    assert [link[:2] for link in stop.links] == [(step.trace, step.id)]
-
-
 @pytest.mark.matrix
 def test_a_run_resumes_from_the_best_checkpoint(stopped):
     """The first step has the best value, which no step of the resumed run has; what verl resumes from by itself is as without guards."""
@@ -89,27 +76,6 @@ def test_a_run_resumes_from_the_best_checkpoint(stopped):
     assert sorted(step for step in resumed.scalars() if step) == [2]
     assert sorted(path.name for path in best.parent.iterdir()) == ["global_step_1", "value.json"]
     assert f"the best checkpoint of an earlier run has {metric} 1 at step 1" in resumed.log
-
-
-@pytest.mark.matrix
-def test_a_condition_stops_a_training(outs):
-    """The KL to the reference is above a bound that any update passes."""
-    profile = outs / "tight.toml"
-    profile.write_text("reference_kl = 1e-9\n")
-    variables = {"VERL_OTEL_STOP_ON_KL": 1, "VERL_OTEL_HEALTH_PROFILE": profile}
-    training = train(outs / "stopped-kl", "sync", VERL_OTEL_BEST_CHECKPOINT="rollout/reward_mean", **variables)
-    assert training.returncode == 3, training.log[-3000:]
-    kept = json.loads((outs / "checkpoints-sync" / "best" / "value.json").read_text())
-    assert "max:critic/rewards/mean" in kept, "rollout/reward_mean is the name of guides for this scalar"
-    (event,) = read_events(training)
-    assert (event["kind"], event["detail"]["guard"]) == ("stopped", "kl")
-    last = event["detail"]["last_step"]
-    assert sorted(step for step in training.scalars() if step) == list(range(1, last + 1))
-    assert last < 8
-    manifest = json.loads((training.folder / "run.json").read_text())
-    assert manifest["stopped_by"] == "kl"
-    assert manifest["stop_reason"].startswith("actor/kl_loss ")
-    assert "stopped by guard" in training.report().splitlines()[0]
 
 
 @pytest.mark.matrix

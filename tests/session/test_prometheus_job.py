@@ -92,7 +92,6 @@ def test_any_text_is_kept_or_refused(text):
         ("global: {}\n---\nglobal: {}\n", "several YAML documents"),
         ("", "not a configuration of Prometheus"),
         ("- a\n", "not a configuration of Prometheus"),
-        ("just words\n", "not a configuration of Prometheus"),
         ("apiVersion: v1\nkind: Config\n", "not a configuration of Prometheus"),
         ("a: {global: 1}\n? [scrape_configs]\n: 1\n", "not a configuration of Prometheus"),
         ("scrape_config_files: [a.yml]\n", f"has scrape_config_files already: add {NAME} to this list"),

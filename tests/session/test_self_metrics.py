@@ -3,7 +3,6 @@
 """What is open now, what we cost, and what happens when an exporter cannot do its work."""
 
 import logging
-import time
 import urllib.request
 
 import pytest
@@ -58,21 +57,6 @@ def test_open_trajectories_are_counted_and_the_oldest_has_an_age(start):
     first, second, last = values(files, "verl.rollout.oldest.age")
     assert 0 < first < second
     assert last == 0
-
-
-@pytest.mark.full
-def test_our_cost_is_measured(start, wait_for):
-    """verl.otel.overhead is the CPU time of our threads, which grows and stays far below the wall time."""
-    files = start(exporters="file,otlp", drain_interval=0.05, exit_timeout=0.5)
-    begin = time.monotonic()
-    record(2000)
-    wait_for(lambda: session.flush(0.2) or files.last("verl.otel.overhead", reason="drain"))
-    wait_for(lambda: session.flush(0.2) or files.last("verl.otel.export.duration", exporter="file"))
-    verl_otel.shutdown()
-    elapsed = time.monotonic() - begin
-    drain = values(files, "verl.otel.overhead", reason="drain")
-    assert drain == sorted(drain)
-    assert 0 < drain[-1] < elapsed
 
 
 def test_our_own_failures_are_counted_by_place(start, swallow):
@@ -202,4 +186,5 @@ def test_a_session_measures_its_overhead(start, wait_for, monkeypatch):
         return files.last("verl.otel.budget.used")
 
     assert wait_for(work) > 1
-    assert files.last("verl.otel.overhead", reason="recording") > 0
+    assert min(files.last("verl.otel.overhead", reason=reason) for reason in ("recording", "drain")) > 0
+    assert files.last("verl.otel.export.duration", exporter="file")

@@ -280,7 +280,6 @@ hook()
     [
         ("verl_otel.plugin", None),
         ("verl_otel.plugin,mine", "mine"),
-        ("mine,verl_otel.plugin", "mine"),
         ("mine,verl_otel_extra", "mine,verl_otel_extra"),
     ],
 )

@@ -193,11 +193,6 @@ def program(recorded, monkeypatch):
     return decorated, store
 
 
-def test_a_program_that_was_not_stopped_returns(program):
-    decorated, _ = program
-    assert decorated() == "trained ppo_trainer"
-
-
 def test_a_program_that_was_stopped_exits_with_3(program, caplog):
     decorated, store = program
     store[b"key"] = b"nan: actor/grad_norm is nan"
