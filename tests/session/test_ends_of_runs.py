@@ -3,6 +3,7 @@
 """How a run of an own loop ended: by itself, by an exception, or by Ctrl-C, inside of a step and between two."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
@@ -93,6 +94,22 @@ def test_what_ends_the_program_before_the_first_step_ends_the_run(tmp_path, monk
     assert (found.state, row.state, row.steps) == (state, state, 0)
     text = f"FAILED before the first step: ValueError in {test_what_ends_the_program_before_the_first_step_ends_the_run.__name__} (test_ends_of_runs.py:"
     assert (text in texts.explain(found)) == (state == "failed")
+
+
+@pytest.mark.parametrize("caught", [ValueError, asyncio.CancelledError])
+def test_the_exception_that_ends_the_program_is_named_beside_steps_that_it_did_not_end(tmp_path, monkeypatch, caught):
+    """A loop tries a failed step again, or a time-out cancels a step: another exception ends the program."""
+    verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
+    with contextlib.suppress(caught), verl_otel.step(1):
+        raise caught
+    if caught is ValueError:
+        with verl_otel.step(1):
+            pass
+    monkeypatch.setattr("sys.last_value", TimeoutError(), raising=False)
+    verl_otel.shutdown()
+    text = texts.explain(summary.explain([tmp_path / "r1"]))
+    assert "FAILED after step 1: TimeoutError; " in text
+    assert ("INTERRUPTED: step 1 after" in text) == (caught is not ValueError)
 
 
 def test_a_driver_does_not_speak_for_a_training_of_another_process(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from verl_otel._internal import rotated_files
-from verl_otel.analysis import aggregator, saved_state, spilling
+from verl_otel.analysis import aggregator, saved_state, spilling, whole_run
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.gpu import devices
@@ -180,6 +180,7 @@ class RunReader(msgspec.Struct, dict=True):
         problems += run.describe_outside()
         if run.columns.left_out:
             problems.append(f"{run.columns.left_out} values of more series than are kept were left out")
+        problems += filter(None, [whole_run.describe_lost(series, find_restarts(manifest))])
         problems += [
             f"clocks: nothing tells how far that of {host} is from the trainer's"
             for host, clock in host_clocks.items()
