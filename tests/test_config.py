@@ -39,7 +39,7 @@ GOOD = {
 BAD = {
     "enabled": (["maybe", "2"], ["1 or 0"]),
     "exporters": (["kafka", "file,kafka", ",", " "], ["otlp", "prometheus", "file", "console", "none"]),
-    "run_id": (["../x", "a/b", ".hidden", "a b", "x" * 129, "a\nb"], ["128", "'-'"]),
+    "run_id": (["../x", "a/b", ".hidden", "-x", "a b", "x" * 129, "a\nb"], ["128", "'-'"]),
     "run_attempt": (["0", "-1", "1.5", "x"], ["1", "1000000"]),
     "prometheus_advertise": (["a b", "node:9000", "http://node", "[::1]:80"], ["host", "without a port"]),
     "keep_prometheus_yml": (["never", "1", "0"], ["merge", "keep", "verl"]),
@@ -270,7 +270,7 @@ def test_any_text_is_a_value_or_a_config_error(field, text):
         message = VARIABLES[field]
         if field == "run_id" and text:
             assert os.sep not in loaded.run_id
-            assert not loaded.run_id.startswith(".")
+            assert not loaded.run_id.startswith((".", "-"))
     assert VARIABLES[field] in message
 
 

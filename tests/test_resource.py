@@ -147,6 +147,7 @@ STAMP = r"\d{8}-\d{6}-[0-9a-f]{4}"
         ({RAY_JOB: '{"metadata": {"job_submission_id": "x"}}', "SLURM_JOB_ID": "4711"}, f"ray-x-{STAMP}"),
         ({"TORCHELASTIC_RUN_ID": "none"}, STAMP),
         ({"TORCHELASTIC_RUN_ID": "elastic-1"}, "elastic-1"),
+        ({"TORCHELASTIC_RUN_ID": "/jobs/x"}, "jobs-x"),  # no option of a command
     ],
 )
 def test_where_a_run_id_comes_from(environ, pattern):

@@ -160,15 +160,15 @@ def _can_make(folder: Path) -> bool:
 
 
 def parse_name(text: str) -> str:
-    """Return a word that is valid as the name of a folder and as a label."""
+    """Return a word that is valid as the name of a folder, as a label, and as an argument of a command, which an option is not."""
     word = text.strip()
     if (
         not word
         or len(word) > MAX_NAME
         or any(not (char.isalnum() or char in "._-:") for char in word)
-        or word.startswith(".")
+        or word.startswith((".", "-"))
     ):
-        raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.'")
+        raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.' or '-'")
     return word
 
 

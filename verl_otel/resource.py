@@ -35,7 +35,7 @@ _CHILD: Final = "verl.child"
 OURS: Final = frozenset((attr.SERVICE_INSTANCE, attr.RUN_ID, attr.RUN_ATTEMPT, attr.PROCESS_ID))
 """Attributes that identify a process and its run. All processes of a pod share ``OTEL_RESOURCE_ATTRIBUTES``, in which the OpenTelemetry operator
 puts one ``service.instance.id``: their counters would be one series that jumps."""
-_NO_NAME: Final = re.compile(r"^\.|[^A-Za-z0-9._:-]")
+_NO_NAME: Final = re.compile(r"^[^A-Za-z0-9_:]+|[^A-Za-z0-9._:-]")
 
 
 def describe(attributes: Mapping[str, AttributeValue]) -> None:
@@ -85,7 +85,7 @@ def _find_ray_job(values: Mapping[str, str]) -> str:
 
 def _as_name(text: str) -> str:
     """Return the id of a job as a valid run id, which is also a folder name."""
-    return _NO_NAME.sub("-", text.strip())[:MAX_NAME]
+    return _NO_NAME.sub(lambda match: "-" if match.start() else "", text.strip())[:MAX_NAME]
 
 
 def find_run_id(config: Config, environ: Mapping[str, str] | None = None, launcher: str = "") -> str:

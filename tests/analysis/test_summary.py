@@ -135,6 +135,21 @@ def test_a_rank_that_waits_for_another_is_not_named(tmp_path, late):
     assert found == [("gen", f"process-{late}"), ("update", "")]
 
 
+@pytest.mark.parametrize("early", [0, 1])
+def test_the_first_step_of_each_rank_includes_the_start_up(tmp_path, early):
+    """The rank that starts first waits in its first collective for the others: that is no slow phase."""
+    story = stories.Story(tmp_path / "r1")
+    for index in range(2):
+        rank = story.process("process", index)
+        for number in range(1, 7):
+            start, end = 30 * number, 30 * number + (20 if number == 1 else 4)
+            start += 16 if number == 1 and index != early else 0
+            phases = [("gen", start, start + 2), ("update", start + 2, end)]
+            stories.step(rank, number, start, end, phases, verl__rank=index)
+    run = explain(story.write())
+    assert not [verdict for step in run.steps for verdict in step.verdicts]
+
+
 @pytest.mark.parametrize(("slow", "found"), [(2, [("trajectory", 3.0)] * 2), (4, [("reward", 12.0)])])
 def test_what_delayed_trajectories_in_turn_adds_up(story, slow, found):
     """A loop that runs one trajectory after the other waits for each: a reward that was slow in many of them is named, with the sum."""

@@ -34,6 +34,18 @@ def test_ends_are_those_of_all_processes_and_attempts():
     assert list(wording.describe_ends(whole_run.count_ends(series[:2]))) == [], "all finished is no news"
 
 
+def test_spans_that_are_in_no_file_are_counted():
+    """Those that an endpoint did not take are in the files all the same."""
+    series = [
+        make("otel.spans.dropped", (3, 5, 5), reason="file: cannot write /data/r1"),
+        make("otel.spans.dropped", (2,), reason="memory", instance="agent_loop-1"),
+        make("otel.spans.dropped", (7,), reason="otlp: queue full"),
+    ]
+    text = "spans: 7 spans could not be written (file: cannot write /data/r1, memory): steps and parts of steps may be missing"
+    assert whole_run.describe_lost(series) == text
+    assert whole_run.describe_lost(series[2:]) == ""
+
+
 def test_a_few_of_many_are_not_rounded_away():
     """Neither are all that they are missing from."""
     ends = whole_run.TrajectoryEnds({"finished": 999, "timeout": 1}, {})

@@ -151,6 +151,7 @@ def test_a_stall_comes_with_its_stack(call, runs):
     ("text", "stack"),
     [
         ('Thread 0x1 (most recent call first):\n  File "/x/site-packages/a/b.py", line 7 in f\n', ["a/b.py:7 in f"]),
+        ('Thread 0x1 (most recent call first):\n  File "/home/me/job/b.py", line 7 in f\n', ["job/b.py:7 in f"]),
         ("=== 9999-99-99 99:99:99 UTC\n\x00", []),
         ("", []),
         (None, []),

@@ -290,6 +290,21 @@ def test_a_running_or_recent_run_is_never_deleted(call, make_run, runs, story):
     assert names(runs) == ["recent", "running"]
 
 
+@pytest.mark.parametrize("content", ['{"experiment": {}, "status": "COMPLETED"}', "[]"])
+def test_a_folder_of_another_program_is_no_run(call, make_run, runs, content):
+    """Sacred writes a ``run.json`` for each of its runs, and these may be in one folder with ours: none of them is deleted."""
+    make_run("ours", 9 * DAY)
+    other = runs / "1"
+    other.mkdir()
+    (other / "run.json").write_text(content)
+    (other / "model.pt").touch()
+    set_age(other, 9 * DAY)
+    assert "1 run in" in call("runs").out
+    assert call("runs", "--prune", "--keep", "0", "--yes").code == 0
+    assert names(runs) == ["1"]
+    assert "holds no run" in call("explain", str(other)).err
+
+
 def test_a_file_of_any_depth_makes_a_run_recent(call, make_run, runs):
     """A heartbeat, two folders below, is a sign of life."""
     folder = make_run("r1", DAY)

@@ -150,6 +150,22 @@ def test_an_error_of_the_system_is_named_by_its_code(number):
     assert error_name(PermissionError(errno.EACCES, "no")) == "PermissionError"
 
 
+class BaseExceptionGroup(Exception):
+    """As in Python 3.11, and in its backport."""
+
+    def __init__(self, *exceptions):
+        super().__init__("unhandled errors in a TaskGroup")
+        self.exceptions = exceptions
+
+
+def test_a_group_of_exceptions_is_named_by_the_first_one():
+    """Also one inside of another: "ExceptionGroup" does not say why a task group failed. One that contains itself has an end."""
+    assert error_name(BaseExceptionGroup(BaseExceptionGroup(KeyError(), ValueError()))) == "KeyError"
+    endless = BaseExceptionGroup()
+    endless.exceptions = (endless,)
+    assert error_name(endless).endswith("BaseExceptionGroup")
+
+
 def test_an_exception_of_another_process_is_named_by_its_own_type():
     """Ray raises one of a class of its own, whose name is no identifier."""
     exceptions = pytest.importorskip("ray.exceptions", reason="Ray is not installed in this environment")

@@ -3,7 +3,10 @@
 """How a run of an own loop ended: by itself, by an exception, or by Ctrl-C, inside of a step and between two."""
 
 import asyncio
+import contextlib
 import signal
+import sys
+import time
 
 import pytest
 
@@ -11,6 +14,7 @@ import verl_otel
 from tests.builders import texts
 from verl_otel.analysis import reader
 from verl_otel.cli import run_overview
+from verl_otel.session import run_manifest
 
 LOOP = """
 import asyncio, os, signal, sys, time, verl_otel
@@ -75,6 +79,57 @@ def test_what_ends_the_program_between_two_steps_ends_the_run(run, tmp_path, err
     found = reader.read([tmp_path / "runs" / "r1"])[0]
     assert found.state == state
     assert ("FAILED after step 4: ValueError in <module> (" in texts.explain(found)) == (state == "failed")
+
+
+@pytest.mark.parametrize(("error", "state"), [(ValueError, "failed"), (KeyboardInterrupt, "interrupted")])
+def test_what_ends_the_program_before_the_first_step_ends_the_run(tmp_path, monkeypatch, error, state):
+    """It has recorded nothing else, and the list of runs and a report know how it ended."""
+    verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
+    try:
+        raise error
+    except error as raised:  # as the interpreter does before the functions of `atexit`
+        monkeypatch.setattr("sys.last_value", raised, raising=False)
+    verl_otel.shutdown()
+    found, row = reader.read([tmp_path / "r1"])[0], run_overview.read(tmp_path / "r1")
+    assert (found.state, row.state, row.steps) == (state, state, 0)
+    text = f"FAILED before the first step: ValueError in {test_what_ends_the_program_before_the_first_step_ends_the_run.__name__} (test_ends_of_runs.py:"
+    assert (text in texts.explain(found)) == (state == "failed")
+
+
+@pytest.mark.parametrize("caught", [ValueError, asyncio.CancelledError])
+def test_the_exception_that_ends_the_program_is_named_beside_steps_that_it_did_not_end(tmp_path, monkeypatch, caught):
+    """A loop tries a failed step again, or a time-out cancels a step: another exception ends the program."""
+    verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
+    with contextlib.suppress(caught), verl_otel.step(1):
+        raise caught
+    if caught is ValueError:
+        with verl_otel.step(1):
+            pass
+    monkeypatch.setattr("sys.last_value", TimeoutError(), raising=False)
+    verl_otel.shutdown()
+    text = texts.explain(reader.read([tmp_path / "r1"])[0])
+    assert "FAILED after step 1: TimeoutError; " in text
+    assert ("INTERRUPTED: step 1 after" in text) == (caught is not ValueError)
+
+
+def test_a_driver_does_not_speak_for_a_training_of_another_process(tmp_path, monkeypatch):
+    """The driver of verl gets the exception of its trainer, which has written how the training ended."""
+    verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
+    record = {"process": "trainer-node-2", "began": time.time(), "state": "finished", "time": time.time(), "steps": 4}
+    run_manifest.record_training(tmp_path / "r1", record)
+    monkeypatch.setattr("sys.last_value", ValueError(), raising=False)
+    verl_otel.shutdown()
+    assert run_overview.read(tmp_path / "r1").state == "finished"
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, "interrupted"), (None, "interrupted"), ("loss is NaN", "failed")])
+def test_a_program_that_exits_inside_of_a_step_has_not_failed_unless_it_says_so(tmp_path, code, state):
+    """A handler of SIGTERM calls ``sys.exit(0)`` wherever the program is."""
+    verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
+    with pytest.raises(SystemExit), verl_otel.step(1):
+        sys.exit(code)
+    verl_otel.shutdown()
+    assert run_overview.read(tmp_path / "r1").state == reader.read([tmp_path / "r1"])[0].state == state
 
 
 async def leave_by_cancellation(number):

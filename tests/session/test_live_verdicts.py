@@ -122,7 +122,7 @@ def test_lines_are_few(recorded, caplog, monkeypatch):
 @pytest.mark.parametrize(
     ("slow", "text"),
     [
-        (None, "none of 12 steps took longer than those before"),
+        (None, "nothing delayed any of 12 steps noticeably"),
         ((7, "gen", 2.5), "1 of 12 steps took longer than those before, by 2.5 s, most by phase gen: 2.5 s"),
         (
             (7, "logging", 2.5),
@@ -136,6 +136,17 @@ def test_the_run_has_one_verdict(recorded, slow, text):
     assert summary["verdict"] == text
     assert summary["goodput"] == pytest.approx(recorded.value("verl.goodput"), abs=1e-4)
     assert summary["held_seconds"] == pytest.approx(2.5 if slow else 0.0, abs=0.01)
+
+
+def test_a_rank_that_may_have_waited_says_so(recorded, caplog, monkeypatch):
+    """Rank 0 waits in its phase for the slow rank, and does not know it; a part of the time between steps is its own."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rank = " on rank 0, which may have waited for another one in it"
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        assert train(12, (7, "gen", 2.5)).summarize()["verdict"].endswith(f"most by phase gen: 2.5 s{rank}")
+    assert f"phase gen 2.5 s longer than usual{rank}" in caplog.text
+    assert "rank" not in train(12, (7, "logging", 2.5)).summarize()["verdict"]
 
 
 def test_before_the_first_step_there_is_no_verdict():
@@ -160,7 +171,7 @@ def test_the_last_line_says_which_side_to_grow(recorded, caplog):
     with caplog.at_level(logging.WARNING, "verl_otel"):
         verdicts.log_end("r1", "short are the rollouts")
     assert caplog.messages[-1].startswith(
-        "verl-otel: none of 12 steps took longer than those before; short are the rollouts. "
+        "verl-otel: nothing delayed any of 12 steps noticeably; short are the rollouts. "
     )
 
 

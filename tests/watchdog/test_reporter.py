@@ -370,19 +370,19 @@ SECRET
 
 
 def test_no_text_of_a_log_is_kept_without_content(tmp_path):
-    """Frames and types of exceptions remain; prints, messages and lines of source code do not."""
+    """Frames, with short names of files, and types of exceptions remain; prints, messages and lines of source code do not."""
     (tmp_path / "log").write_text(TRACEBACK)
     note, *lines = reporter_module.read_frames([str(tmp_path / "log"), str(tmp_path / "missing")])
     assert "VERL_OTEL_CAPTURE_CONTENT=1" in note
     assert lines == [
-        '  File "/opt/job/train.py", line 7, in <module>',
-        '  File "/opt/job/reward.py", line 31, in Judge.score',
+        '  File "job/train.py", line 7, in <module>',
+        '  File "job/reward.py", line 31, in Judge.score',
         "my.errors.ScoreError",
-        '  File "/opt/job/train.py", line 8, in log',
-        '  File "/opt/job/train.py", line 9, in run',
+        '  File "job/train.py", line 8, in log',
+        '  File "job/train.py", line 9, in run',
         "ExceptionGroup",
         "Fatal Python error: Segmentation fault",
-        '  File "/opt/job/train.py", line 12 in wait',
+        '  File "job/train.py", line 12 in wait',
     ]
     (tmp_path / "empty").touch()
     assert reporter_module.read_frames([str(tmp_path / "empty")]) == []

@@ -189,6 +189,7 @@ class RunReader(msgspec.Struct, dict=True):
         problems += run.describe_outside()
         if run.columns.left_out:
             problems.append(f"{run.columns.left_out} values of more series than are kept were left out")
+        problems += filter(None, [whole_run.describe_lost(series, find_restarts(manifest))])
         problems += [
             f"clocks: nothing tells how far that of {host} is from the trainer's"
             for host, clock in host_clocks.items()

@@ -26,6 +26,7 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
     METRICS,
+    OTEL_SPANS_DROPPED,
     RAY_SPILL_IO,
     RAY_SPILL_TIME,
     REWARD_COMPONENT,
@@ -45,7 +46,7 @@ READ: Final = frozenset(
     {
         ROLLOUT_TOKENS, ROLLOUT_TRAJECTORIES, ROLLOUT_DROPPED, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT,
         GPU_OWNER, WEIGHT_SYNC_SIZE, WEIGHT_SYNC_PART_DURATION,
-        RAY_SPILL_IO, RAY_SPILL_TIME, ENGINE_MEMORY_ASLEEP,
+        RAY_SPILL_IO, RAY_SPILL_TIME, ENGINE_MEMORY_ASLEEP, OTEL_SPANS_DROPPED,
     }
 )  # fmt: skip
 """Metrics of other processes than the trainer that the analysis adds up."""

@@ -12,6 +12,7 @@ from itertools import accumulate
 from statistics import median
 from typing import Annotated, Final
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Explanation, Series, Step, Verdict
 from verl_otel.analysis.scalars import ABOUT_STEP, StepJoiner, find_keys, find_rises, read_component, read_steps
@@ -25,6 +26,7 @@ from verl_otel.semconv.metric_names import (
     ENGINE_MEMORY_ASLEEP,
     HW_GPU_MEMORY_LIMIT,
     LIMIT,
+    OTEL_SPANS_DROPPED,
     PROCESS_MEMORY_USAGE,
     RAY_SPILL_IO,
     RAY_SPILL_TIME,
@@ -115,6 +117,27 @@ def count_ends(series: Iterable[Series], restarts: Iterable[int] = ()) -> Trajec
             key = labels.get(attr.TRAJECTORY_END) or labels.get(attr.REASON, "")
             found[one.name][key] += round(sum(rise for _, rise in find_rises(one, starts)))
     return TrajectoryEnds(*(dict(counts.most_common()) for counts in found.values()))
+
+
+_LOST: Final = ("file", "memory")
+"""Beginnings of the reasons for which spans are in no file of the run."""
+
+
+def describe_lost(series: Iterable[Series], restarts: Iterable[int] = ()) -> str:
+    """Return how many spans are in no file of the run, and why; empty: none, as far as is known.
+
+    Args:
+        series: The scalars of the run.
+        restarts: As of `count_ends`.
+    """
+    starts, lost = sorted(restarts), Counter[str]()
+    for one in series:
+        reason = dict(one.labels).get(attr.REASON, "")
+        if one.name == OTEL_SPANS_DROPPED and reason.startswith(_LOST):
+            lost[reason] += round(sum(rise for _, rise in find_rises(one, starts)))
+    if not lost.total():
+        return ""
+    return f"spans: {counted(lost.total(), 'span')} could not be written ({', '.join(sorted(lost))}): steps and parts of steps may be missing"
 
 
 MOST: Final = 3

@@ -108,7 +108,9 @@ def run(arguments: argparse.Namespace) -> int:
     if document.counts["steps"] or document.events or document.unfinished:
         return int(findings.has_any(arguments.fail_if, explanation, is_learned=not document.findings))
     text = "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
-    if document.counts["trajectories"]:
+    if document.failed:
+        text = f"nothing to explain: {document.failed}"
+    elif document.counts["trajectories"]:
         found = counted(document.counts["trajectories"], "trajectory", "trajectories")
         text = f"no step to explain, only {found}: verl-otel report shows more"
     print(f"verl-otel: {text}", file=sys.stderr)

@@ -165,7 +165,7 @@ def headline(run: Explanation) -> Iterator[str]:
 
 
 def failed(run: Explanation) -> str:
-    """Return the message about steps that failed or were interrupted; empty if there are none."""
+    """Return the message about steps that failed or were interrupted, and about the exception that ended the program after them; empty without any."""
     steps = [step for step in run.steps if step.failed]
     texts = [
         f"step {number(step)} after {seconds(step.seconds)}{name_error(step.error, step.error_line)}"
@@ -174,13 +174,15 @@ def failed(run: Explanation) -> str:
     ]
     more = [f"and {len(steps) - MOST_FAILED:,} more"] if len(steps) > MOST_FAILED else []
     word = "FAILED" if any(not step.interrupted for step in steps) else "INTERRUPTED"
-    if steps:
-        return show(f"{word}: {', '.join(texts + more)}", SENTENCE)
+    stopped = f"{word}: {', '.join(texts + more)}" if steps else ""
     status = run_status.read(run.manifest)
-    if run.state != RunState.FAILED.word or status is None or not status.newest.error:
-        return ""
-    after = f"after step {number(run.steps[-1])}" if run.steps else "before the first step"
-    return show(f"FAILED {after}{name_error(status.newest.error, status.newest.error_line)}", SENTENCE)
+    last = run.steps[-1] if run.steps else None
+    is_of_step = last is not None and last.failed and not last.interrupted
+    if run.state == RunState.FAILED.word and status is not None and status.newest.error and not is_of_step:
+        after = "before the first step" if last is None else f"after step {number(last)}"
+        ended = f"FAILED {after}{name_error(status.newest.error, status.newest.error_line)}"
+        stopped = f"{ended}; {stopped}" if stopped else ended
+    return show(stopped, SENTENCE)
 
 
 def name_error(error: str, line: str) -> str:

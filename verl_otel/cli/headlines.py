@@ -122,5 +122,8 @@ def _spent(step: Step) -> str:
     sums = {key: sum(part.seconds for part in parts) for key, parts in by_name.items()}
     top = max(sums, key=lambda key: sums[key])
     share = sums[top] / max(sum(member.seconds for member in step.slowest), 1e-9)
+    where = f"{share:.0%} of {'its' if step.members == 1 else 'their'} time in {wording.name_part(by_name[top][0])}"
+    if step.members == 1:
+        return f" Its trajectory spent {where}."
     which = f"{len(step.slowest)} slowest" if len(step.slowest) < step.members else str(step.members)
-    return f" Its {which} trajectories spent {share:.0%} of their time in {wording.name_part(by_name[top][0])}."
+    return f" Its {which} trajectories spent {where}."

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from verl_otel._internal import safe_files
+from verl_otel._internal import own_code, safe_files
 from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Event, Explanation
 from verl_otel.analysis.traces.span_names import TOOL_PREFIX
@@ -29,7 +29,6 @@ MAX_BYTES: Final = 1 << 20
 """Bytes of a file with stacks that are read, at its end."""
 _SECTION: Final = re.compile(r"^=== (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC.*$", re.MULTILINE)
 _FRAME: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>.+)')
-_LIBRARY: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
 _IDLE: Final = frozenset(("select", "wait", "_worker", "main_loop", "get", "accept", "recv"))
 """Functions in which a thread waits for work."""
 _OWN_THREADS: Final = "[verl-otel"
@@ -139,7 +138,7 @@ def _parse(text: str) -> Iterator[Stack]:
     for line in [*text.splitlines(), ""]:
         match = _FRAME.search(line)
         if match is not None:
-            frames.append(f"{_LIBRARY.sub('', match['path'])}:{match['line']} in {match['name']}")
+            frames.append(f"{own_code.shorten(match['path'])}:{match['line']} in {match['name']}")
         elif not line.startswith("  "):
             if frames:
                 yield Stack(

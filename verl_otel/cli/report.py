@@ -84,8 +84,7 @@ OPEN_LINES: Final = 8
 def render(document: Report, *, slowest: int = 5, steps: options.Steps = MOST_STEPS) -> str:
     """Return the report as text."""
     experiment, *counts = document.headline
-    state = "FAILED" if document.state == "failed" else show(document.state)
-    head = " · ".join(part for part in (f"Run {show(document.run_id)}", experiment, state) if part)
+    head = " · ".join(part for part in (f"Run {show(document.run_id)}", experiment, show(document.state)) if part)
     missing = [*map(show, document.missing), *filter(None, [orphans(document)])]
     parts = [
         "\n".join([head, *counts]),

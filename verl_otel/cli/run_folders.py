@@ -14,21 +14,27 @@ from typing import Final
 from verl_otel import config
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.io import run_log
+from verl_otel.analysis.io.run_files import has_manifest
 from verl_otel.session import run_manifest
 
 
 def is_mark(name: str) -> bool:
-    """Return whether a file of this name makes its folder that of a run: ``run.json`` or ``traces-*.jsonl``."""
-    return name == run_manifest.NAME or (name.startswith("traces-") and name.endswith((".jsonl", ".jsonl.gz")))
+    """Return whether a file of this name can make its folder that of a run: ``run.json`` or ``traces-*.jsonl``."""
+    return name == run_manifest.NAME or _has_spans(name)
+
+
+def _has_spans(name: str) -> bool:
+    return name.startswith("traces-") and name.endswith((".jsonl", ".jsonl.gz"))
 
 
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run. A folder that cannot be read is none."""
     try:
         with os.scandir(folder) as entries:
-            return any(is_mark(entry.name) for entry in entries)
+            names = [entry.name for entry in entries]
     except OSError:
         return False
+    return any(map(_has_spans, names)) or (run_manifest.NAME in names and has_manifest(folder))
 
 
 def list_runs(base: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from verl_otel.analysis.model import Part, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import blocked_loops, off_policy, own_workers
 from verl_otel.cli.formatting import end_of, name_error, number, show_bytes, show_settings
-from verl_otel.semconv.kinds import GPU_CAUSES, SUBJECTS, WORK
+from verl_otel.semconv.kinds import GPU_CAUSES, NOTHING_DELAYED, SUBJECTS, TOO_FEW, TOO_FEW_COMPARED, WORK
 
 if TYPE_CHECKING:
     from verl_otel.analysis import whole_run
@@ -70,7 +70,6 @@ LISTED_STEPS: Final = 5
 """Maximum number of unexplained steps that are listed; the others are counted."""
 LONGEST_NAME: Final = 80
 """Characters of a name in a sentence; longer ones are cut, so that the sentence is whole."""
-_TOO_FEW: Final = "too few steps to say what is usual"
 SMALLEST_ROW: Final = 0.01
 """Rows of less than this share of a step are left out."""
 
@@ -189,10 +188,10 @@ def describe_held(held: Held) -> str:
     """Return how many of the steps of a run were delayed, and by how much in all, or that they are too few to say so."""
     if not held.long and not held.late:
         if held.usual < step_lengths.FEWEST:
-            return f"{_TOO_FEW}: {held.usual} of {held.of:,} can be compared, {step_lengths.FEWEST} are needed"
+            return TOO_FEW_COMPARED.format(usual=held.usual, of=held.of, needed=step_lengths.FEWEST)
         if held.slow:
             return f"{held.slow:,} of {counted(held.of, 'step')} {'was' if held.slow == 1 else 'were'} slow without a known cause"
-        return f"nothing delayed any of {held.of:,} steps noticeably"
+        return NOTHING_DELAYED.format(steps=counted(held.of, "step"))
     after = f", after {held.late:,} the next one started late" if held.late else ""
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
     were = "was" if held.long == 1 else "were"
@@ -230,7 +229,7 @@ def describe_no_cause(step: Step, excess: Excess) -> str:
     if step.failed or find_single_wait(step) is not None:
         return ""
     if not excess.has_baseline:
-        return f"{begin_sentence(_TOO_FEW)}."
+        return f"{begin_sentence(TOO_FEW)}."
     return "No single cause was found." if excess.is_unexplained else "Nothing delayed it noticeably."
 
 

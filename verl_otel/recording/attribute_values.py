@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, own_code
 from verl_otel.model import AttributeValue, fit_64_bits
 
 # -- objects that are not plain values: type and, if cheap, size; content is never read --
@@ -319,10 +319,11 @@ def error_name(error: BaseException) -> str:
     """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module).
 
     Names that are too long or not identifiers become ``_OTHER``: code that a model wrote may define classes, and the name becomes a label.
-    What Ray raises for an exception in another process is named by that exception. An error of the system without a class of its own, such as a full
+    A group of exceptions is named by the first one, and what Ray raises for an exception in another process by that exception. An error of the system without a class of its own, such as a full
     disk, is named by its code. Never raises.
     """
     try:
+        error = own_code.find_first(error)
         if any(base.__module__ == _OF_RAY for base in type(error).__mro__):
             cause = getattr(error, "cause", None)
             error = cause if issubclass(type(cause), BaseException) else error  # type: ignore[assignment]  # as just seen
@@ -338,8 +339,13 @@ def error_name(error: BaseException) -> str:
 
 
 def is_cancellation(error: BaseException) -> bool:
-    """Return whether an exception is a cancellation. Compared by name: asyncio may not be loaded."""
+    """Return whether an exception is a cancellation, or the end of the program by ``sys.exit(0)``, as a handler of SIGTERM calls it.
+
+    Those of asyncio are compared by name: it may not be loaded.
+    """
     try:
+        if isinstance(error, SystemExit):
+            return error.code in (None, 0)
         return issubclass(type(error), GeneratorExit) or any(
             kind.__name__ == "CancelledError" and kind.__module__.startswith(("asyncio.", "concurrent.futures."))
             for kind in type(error).__mro__

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.own_code import find_first
 from verl_otel._internal.ranks import find_rank
 from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord, Point
 from verl_otel.recording import series
@@ -596,12 +597,17 @@ def is_repeated(step: Span) -> bool:
     return bool(step.attributes.get(attr.RANK)) and not step.site.hook
 
 
+def begin() -> None:
+    """Record that the run has begun: a step has ended, or the program ends before its first one."""
+    _Loop.began = True
+    series.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
+    series.gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
+
+
 def note_step(span: Span) -> None:
     """Record that a step of an own loop has ended. Called by the drain."""
     if not _Loop.began:
-        _Loop.began = True
-        series.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
-        series.gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
+        begin()
     _Loop.last_state = _find_end_of(span)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
     phases = _Loop.take_phases()
@@ -689,7 +695,7 @@ def _find_end_of_program() -> RunState | None:
     error = find_error()
     if error is None:
         return None
-    return RunState.INTERRUPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
+    return RunState.INTERRUPTED if isinstance(find_first(error), KeyboardInterrupt) else RunState.FAILED
 
 
 def clear() -> None:

@@ -239,9 +239,9 @@ class Session:
         if self._thread is not None:
             self._thread.join(remaining(deadline))
         self._collect(observe=self.opened, deadline=deadline)
-        own_loop.end()
         with error_boundary.suppress_errors("run state"):
-            run_status.note_error(own_loop.find_error())
+            self._note_failure()
+        own_loop.end()
         self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
         with error_boundary.suppress_errors("collectors"):
@@ -255,6 +255,14 @@ class Session:
         prometheus_targets.remove_target(self.config)
         self.run.end_attempt()
         log_lines.write_until(min(deadline, time.monotonic() + LAST_LINES_SECONDS))
+
+    def _note_failure(self) -> None:
+        """Note the exception with which the program ends. Without a training it is all that the run says: it failed before the first step."""
+        error = own_loop.find_error()
+        if error is not None:
+            run_status.note_error(error)
+            if self.run.has_no_training():
+                own_loop.begin()
 
     def open_now(self) -> None:
         """Open the exporters although nothing was recorded yet; they open at the first record otherwise."""

@@ -9,11 +9,14 @@ Verdicts come from what the trainer itself knows: its phases, and what it did be
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel._internal import log_lines
 from verl_otel._internal.printable import counted
+from verl_otel._internal.ranks import find_rank
+from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu.idle_causes import find_state
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS, STEP_SHARE, Baselines
@@ -24,7 +27,7 @@ from verl_otel.recording.series import counter, gauge
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import logs, metric_names
+from verl_otel.semconv import kinds, logs, metric_names
 from verl_otel.session import python_logging, run_status
 
 PHASE, BETWEEN = "phase", "between"
@@ -174,14 +177,15 @@ class LiveVerdicts:
         if not self._steps:
             return {}
         total = sum(self._held.values())
-        verdict = f"none of {counted(self._steps, 'step')} took longer than those before"
-        if self._steps <= MIN_PEERS + 1:
-            verdict = f"{counted(self._steps, 'step')}: too few to say what is usual"
+        usual = self._steps - 1  # the first one includes the start-up
+        verdict = kinds.NOTHING_DELAYED.format(steps=counted(self._steps, "step"))
+        if usual < step_lengths.FEWEST:
+            verdict = kinds.TOO_FEW_COMPARED.format(usual=usual, of=self._steps, needed=step_lengths.FEWEST)
         if self._held:
             (kind, cause), seconds = max(self._held.items(), key=lambda item: item[1])
             what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"
             count = f"{self._held_steps} of {counted(self._steps, 'step')}"
-            verdict = f"{count} took longer than those before, by {total:.1f} s, most by {what}: {seconds:.1f} s"
+            verdict = f"{count} took longer than those before, by {total:.1f} s, most by {what}: {seconds:.1f} s{_name_rank(kind)}"
         if advice:
             verdict += f"; {advice}"
         return {"goodput": round(self._goodput, 4), "held_seconds": round(total, 3), "verdict": verdict}
@@ -209,7 +213,7 @@ class LiveVerdicts:
         run_log.add_step(logs.HELD, number, fields, logs.WARNING)
         step = "a step" if number is None else f"step {number}"
         if held.kind == "phase":
-            what = f"{step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
+            what = f"{step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual{_name_rank(held.kind)}"
         else:
             what = f"{step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
         run_status.note_verdict(what)
@@ -218,6 +222,12 @@ class LiveVerdicts:
         self._last_line = clock()
         with python_logging.not_copied():
             log_lines.warn(_logger, "verl-otel: %s%s", what, _name_evidence(evidence))
+
+
+def _name_rank(kind: str) -> str:
+    """Return that a phase is one of this rank: only the files of all ranks tell which one the others waited for. Empty without other ranks."""
+    rank = find_rank(os.environ) if kind == PHASE else None
+    return "" if rank is None else f" on rank {rank}, which may have waited for another one in it"
 
 
 def _name_evidence(number: int | None) -> str:

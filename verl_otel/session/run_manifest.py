@@ -103,6 +103,13 @@ def begin_attempt(folder: Path, started: float = 0.0, job: str = "") -> int:
     return attempt
 
 
+def _list_trainings(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the records of processes with a training loop, without those that are damaged."""
+    status = manifest.get(STATUS)
+    listed = status.get("trainings") if isinstance(status, dict) else None
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+
+
 def find_saved(folder: Path, attempt: int) -> int | None:
     """Return the step of the last checkpoint that earlier attempts of a run have saved; None: none is known.
 
@@ -110,15 +117,17 @@ def find_saved(folder: Path, attempt: int) -> int | None:
         folder: The folder of the run.
         attempt: The attempt of this process.
     """
-    status = read(folder).get(STATUS)
-    listed = status.get("trainings") if isinstance(status, dict) else None
-    earlier = [
-        each
-        for each in (listed if isinstance(listed, list) else ())
-        if isinstance(each, dict) and isinstance(each.get("attempt"), int) and each["attempt"] < attempt
-    ]
+    trainings = _list_trainings(read(folder))
+    earlier = [each for each in trainings if isinstance(each.get("attempt"), int) and each["attempt"] < attempt]
     saved = [each["checkpoint"] for each in earlier if isinstance(each.get("checkpoint"), int)]
     return saved[-1] if saved else None
+
+
+def has_training(folder: Path, since: float) -> bool:
+    """Return whether a process with a training loop has written its record that began at a time or later, in seconds since 1970."""
+    return any(
+        isinstance(each.get("began"), float) and each["began"] >= since for each in _list_trainings(read(folder))
+    )
 
 
 def end_attempt(folder: Path) -> None:
@@ -162,9 +171,10 @@ def record_training(folder: Path, record: Mapping[str, Any]) -> bool:
 
 def _merge(status: object, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status of a run with another record. It is of the same process as one that began at the same time."""
-    known = status if isinstance(status, dict) else {}
-    listed, earlier = known.get("trainings"), known.get("earlier_steps")
-    trainings = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    trainings, earlier = (
+        _list_trainings({STATUS: status}),
+        status.get("earlier_steps") if isinstance(status, dict) else 0,
+    )
     for place, each in enumerate(trainings):
         if (each.get("process"), each.get("began")) == (record["process"], record["began"]):
             trainings[place] = dict(record)

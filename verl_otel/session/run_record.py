@@ -102,6 +102,11 @@ class RunRecord:
         self.begin()
         return True
 
+    def has_no_training(self) -> bool:
+        """Return whether this process starts the run, or would, and no process has written a training of this attempt."""
+        is_first = self._has_begun or run_manifest.is_first_process() or run_manifest.may_resume()
+        return is_first and not run_manifest.has_training(self.config.run_path, self.started)
+
     def _can_write(self) -> bool:
         return not self.writes_files or run_manifest.can_write(self.config.run_path)
 

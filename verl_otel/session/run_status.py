@@ -51,7 +51,8 @@ def note_total_steps(number: float | None) -> None:
 
 
 def note_error(error: BaseException | None) -> None:
-    """Note the exception with which the training ends, for the next write; None: it ends without one."""
+    """Note the exception with which the training ends, for the next write; None: it has begun, or ends without one."""
+    _Noted.error, _Noted.error_line = "", ""
     if error is not None:
         _Noted.error, _Noted.error_line = error_name(error), show(own_code.find_raised(error), MAX_TEXT)
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from verl_otel._internal import error_boundary, log_lines, masking, safe_files
+from verl_otel._internal import error_boundary, log_lines, masking, own_code, safe_files
 from verl_otel._internal.printable import seconds, show
 from verl_otel.config import Config
 from verl_otel.model import REMOTE, LinkRecord, name_trajectory
@@ -211,7 +211,7 @@ def _read_outputs(paths: Iterable[str]) -> Iterator[list[str]]:
             continue
 
 
-_FRAME: Final = re.compile(r'File "[\w./<>@+-]{1,200}", line \d{1,9},? in [\w.<>]{1,100}')
+_FRAME: Final = re.compile(r'File "([\w./<>@+-]{1,200})(", line \d{1,9},? in [\w.<>]{1,100})')
 """A frame in a traceback of Python, or of its module ``faulthandler``. Of the file name only what names of modules consist of."""
 _EXCEPTION: Final = re.compile(r"[\s|+-]*([A-Za-z_][\w.]{0,100})(?=:|$)")
 _LEFT_OUT: Final = "(text is left out, because it may quote prompts: VERL_OTEL_CAPTURE_CONTENT=1 keeps the last lines)"
@@ -234,7 +234,7 @@ def read_frames(paths: Iterable[str]) -> list[str]:
         for line in lines:
             frame, fatal = _FRAME.search(line), _FATAL.match(line)
             if frame is not None:
-                own.append(f"  {frame[0]}")
+                own.append(f'  File "{own_code.shorten(frame[1])}{frame[2]}')
                 column = frame.start() if has_header else 0
             elif fatal is not None:
                 own.append(fatal[0])

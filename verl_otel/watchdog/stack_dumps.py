@@ -91,10 +91,10 @@ class StackFile:
 
 
 def format_frame(frame: FrameType) -> str:
-    """Return file, line and function of a frame, as in a traceback; of one of asyncio the function in C that it calls, if it does."""
+    """Return file (`own_code.shorten`), line and function of a frame, as in a traceback; of one of asyncio the function in C that it calls, if it does."""
     function = find_c_function(frame) if is_handle(frame) else None
     name = frame.f_code.co_name if function is None else function.__qualname__
-    return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {name}'
+    return f'  File "{own_code.shorten(frame.f_code.co_filename)}", line {frame.f_lineno} in {name}'
 
 
 def _describe_threads() -> Iterator[str]:

@@ -74,7 +74,7 @@ def test_identity_and_verdict_are_written(tracking_class):
     assert held == {"verl_otel/run_id": "r", "verl_otel/run_folder": "/runs/r"}
     end_step(1)
     run.finish()
-    assert held["verl_otel/verdict"] == "1 step: too few to say what is usual"
+    assert held["verl_otel/verdict"] == "too few steps to say what is usual: 0 of 1 can be compared, 4 are needed"
     assert set(held) == {f"verl_otel/{key}" for key in ("run_id", "run_folder", "goodput", "held_seconds", "verdict")}
 
 
@@ -168,7 +168,7 @@ def test_the_real_wandb_has_it(clean_python, tmp_path, switch):
         if f"verl_otel/{key}".encode() in written
     }
     assert len(found) == (5 if switch == "1" else 0)
-    assert (b'"2 steps: too few to say what is usual"' in written) == (switch == "1")
+    assert (b'"too few steps to say what is usual: 1 of 2 can be compared, 4 are needed"' in written) == (switch == "1")
     assert (str(tmp_path / "runs" / "r").encode() in written) == (switch == "1")
 
 
@@ -190,6 +190,6 @@ def test_the_real_tensorboard_has_it(clean_python, tmp_path, switch):
         f"verl_otel/{key}" for key in ("run_id", "run_folder", "goodput", "held_seconds", "verdict") if switch == "1"
     }
     assert (
-        found.get("verl_otel/verdict", "2 steps: too few to say what is usual")
-        == "2 steps: too few to say what is usual"
+        found.get("verl_otel/verdict", "too few steps to say what is usual: 1 of 2 can be compared, 4 are needed")
+        == "too few steps to say what is usual: 1 of 2 can be compared, 4 are needed"
     )

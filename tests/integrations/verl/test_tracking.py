@@ -360,6 +360,21 @@ def test_a_failed_run_stays_failed(recorded, tracking_class):
     assert recorded.value("verl.run.state") == 2
 
 
+def test_a_training_after_a_failed_one_has_no_exception(tracking_class, tmp_path):
+    """A program may catch it and train again in the same session."""
+    verl_otel.init(exporters="file", run_dir=tmp_path, run_id="r1", drain_interval=60)
+    try:
+        first = tracking_class("p", "e", config=CONFIG)
+        tracking.end_run(ValueError())
+        first.finish()
+        found = [run_status.read(json.loads((tmp_path / "r1" / "run.json").read_text())).newest]
+        tracking_class("p", "e", config=CONFIG).finish()
+        found.append(run_status.read(json.loads((tmp_path / "r1" / "run.json").read_text())).newest)
+    finally:
+        verl_otel.shutdown()
+    assert [(one.state, one.error) for one in found] == [("failed", "ValueError"), ("finished", "")]
+
+
 def test_a_training_that_ctrl_c_ends_is_interrupted(recorded, tracking_class):
     """``fit`` is left by KeyboardInterrupt; what the destructor of ``Tracking`` reports afterwards changes nothing."""
     made = tracking_class("p", "e")

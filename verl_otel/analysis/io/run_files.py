@@ -92,7 +92,25 @@ def find_files(folders: Iterable[Path], kind: str) -> list[Path]:
 
 def holds_run(folder: Path) -> bool:
     """Return whether a folder contains a file of a run."""
-    return bool(rotated_files.find(folder, "")) or (folder / "run.json").exists()
+    return bool(rotated_files.find(folder, "")) or has_manifest(folder)
+
+
+def has_manifest(folder: Path) -> bool:
+    """Return whether a folder has a manifest, which may be damaged. Other programs write a ``run.json``, too, as Sacred does for each run."""
+    try:
+        manifest = safe_files.read_json(folder / "run.json")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return True
+    if not isinstance(manifest, dict):
+        return False
+    is_own = isinstance(manifest.get("status"), dict) or any(key.startswith(_OWN_KEYS) for key in manifest)
+    return is_own or not manifest
+
+
+_OWN_KEYS: Final = ("run_id", "verl", "attempts")
+"""Beginnings of keys that a manifest has, and a file of that name of another program has not."""
 
 
 def check_folders(folders: Iterable[Path]) -> tuple[Path, ...]:

@@ -186,8 +186,8 @@ class Judge(msgspec.Struct):
     _recent: list[tuple[Step, Findings]] = []
     """Steps without their large fields, which may be judged again."""
     _final: dict[int, tuple[Verdict, ...]] = {}
-    _first: dict[int, int] = {}
-    """The first step of each attempt."""
+    _first: dict[int, tuple[int, int | None, int]] = {}
+    """The first step of each attempt: its trace, its number, and its end. The other ranks of a distributed loop record it, too."""
 
     def judge(self, step: Step, findings: Findings) -> tuple[Verdict, ...]:
         """Return the preliminary verdicts on a step, the largest saving first.
@@ -196,7 +196,7 @@ class Judge(msgspec.Struct):
             step: With its stragglers.
             findings: The possible causes found in it.
         """
-        self._first.setdefault(step.attempt, step.trace_id)
+        self._first.setdefault(step.attempt, (step.trace_id, step.number, step.end_ns))
         floor = _floor(step, TRAJECTORY_SECONDS)
         awaited_work = tuple(work for work in findings.awaited_work if may_be_long(work, self._baselines, floor))
         for key, baseline in findings.baselines.items():
@@ -222,7 +222,8 @@ class Judge(msgspec.Struct):
     def _decide(self, step: Step, found: Findings) -> tuple[Verdict, ...]:
         if step.interrupted:
             return ()
-        first = step.trace_id == self._first[step.attempt]
+        trace_id, number, end_ns = self._first[step.attempt]
+        first = step.trace_id == trace_id or (step.number == number and step.start_ns < end_ns)
         verdicts: list[Verdict] = []
         for summed in (False, True):  # the sum of many short spans only where no single one was long
             # Of each subject and kind of work the one with the largest excess.

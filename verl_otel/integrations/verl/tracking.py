@@ -169,6 +169,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     divides_by_own = mode == "one_step_off" and trainer_gpus > 0
     training.begin(trainer_gpus / (trainer_gpus + others) if divides_by_own else 1.0)
     training.current.state = RunState.RUNNING
+    run_status.note_error(None)  # that of a training before in this process
     gauge(metric_names.RUN_STATE).set(RunState.RUNNING.value)
     guards.begin_run()
     limits = {name: read_setting(config, path) for name, path in _LIMITS.items()}
