@@ -218,7 +218,7 @@ def test_a_loop_that_ended_since_the_last_check_was_blocked(recorded, monkeypatc
     """A training may have a loop for each step, with nothing in it that runs as long as a second."""
     times = [10.0]
     watcher = event_loops.LoopWatcher(lambda: False, lambda: times[0])
-    monkeypatch.setattr(RECORDER, "note_loop", watcher.note_loop)
+    monkeypatch.setattr(RECORDER, "note_root", watcher.note_root)
 
     def look():
         watcher.check(0.25, 0.0)

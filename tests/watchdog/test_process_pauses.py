@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pauses of a process, and the reason of each."""
 
+import ctypes
 import os
 import subprocess
 import time
@@ -20,6 +21,11 @@ def hold_lock():
     sum(range(round(1_000_000 * SECONDS / (time.perf_counter() - begin))))
 
 
+def sleep_with_lock():
+    """Hold the interpreter lock in a call that waits, as a library does that reads from a disk and does not give the lock up."""
+    ctypes.PyDLL(None).usleep(round(SECONDS * 1e6))
+
+
 def stop():
     """Stop this process by a signal."""
     with subprocess.Popen(["/bin/sh", "-c", f"kill -STOP {os.getpid()}; sleep {SECONDS}; kill -CONT {os.getpid()}"]):
@@ -34,7 +40,10 @@ def pauses(recorded, reasons):
 
 
 @pytest.mark.alone  # on a busy machine a pause has another reason
-@pytest.mark.parametrize(("work", "reasons"), [(hold_lock, ("interpreter", "cpu")), (stop, ("process",))])
+@pytest.mark.parametrize(
+    ("work", "reasons"),
+    [(hold_lock, ("interpreter", "cpu")), (sleep_with_lock, ("interpreter",)), (stop, ("process",))],
+)
 def test_a_pause_is_recorded_with_its_reason(recorded, watcher, wait_for, work, reasons):
     """Its length, and why. On a busy machine the thread that holds the lock may have no CPU."""
     wait_for(lambda: watcher._pauses._checked)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which child of `multiprocessing` died when a pool of processes broke: the exception of the pool does not say it."""
+"""Which child of `multiprocessing` died when a pool of processes broke: neither the exception of an executor nor a pool that hangs says it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,23 @@ def describe() -> str:
     """
     deaths = [(pid, code) for pid, code in _find_ends() if code not in (0, -signal.SIGTERM)]
     return ", ".join(f"process {pid} {_describe_end(code)}" for pid, code in sorted(deaths))
+
+
+class PoolWorkers:
+    """The workers of the pools of this process (`multiprocessing.Pool`), which replaces one that died, and never returns what it worked on."""
+
+    def __init__(self) -> None:
+        self._known: set[Any] = set()
+        """Those that lived at the last look: a pool forgets one that has died at once."""
+
+    def take_dead(self) -> list[tuple[int, str]]:
+        """Return pid and end, in words, of those that have died by themselves since the last call."""
+        living: Any = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+        known, self._known = self._known, {each for each in list(living) if "PoolWorker" in each.name}
+        ends = [
+            (handle.pid, handle.returncode) for each in known if (handle := getattr(each, "_popen", None)) is not None
+        ]
+        return [(pid, _describe_end(code)) for pid, code in ends if code not in (None, 0, -signal.SIGTERM)]
 
 
 def _find_ends() -> Iterator[tuple[int, int]]:

@@ -26,10 +26,10 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
 from verl_otel.analysis.traces.clocks import Context, ahead_of
-from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TESTING, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, STOOD, TESTING, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written
 from verl_otel.analysis.typed import Keyed
-from verl_otel.analysis.verdicts import blocked_loops, judge
+from verl_otel.analysis.verdicts import blocked_loops, judge, standing
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.blocked_loops import Blocked, BlockedLoops
@@ -298,7 +298,7 @@ class Aggregator(msgspec.Struct, dict=True):
         if trajectory is not None:
             (self._windows.add_trajectory if is_open else self._add_trajectory)(trajectory)
         for root in trace.roots:
-            if root.span.name in (BLOCKED, PAUSED):
+            if root.span.name in (BLOCKED, PAUSED, STOOD):
                 self.blocked_loops.add_span(root)
                 continue
             if root.span.name != TRAJECTORY and TRACESTATE_TRAJECTORY not in root.span.trace_state:
@@ -497,13 +497,11 @@ class Aggregator(msgspec.Struct, dict=True):
             verdicts = blocked_loops.drop_explained(step, final.get(step.trace_id, ()), blocked)
             if not step.interrupted:
                 verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
-            pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if verdicts else {}
-            named = blocked_loops.name_pauses(step, verdicts, pauses)
-            # Several ranks took as long in a slow phase: the process of the verdict may have waited for another one.
-            return tuple(
-                one._replace(instance="") if one.kind == "phase" and (one.alike or step.is_shared) else one
-                for one in named
-            )
+            until_ns = max(step.end_ns, step.open_ns or step.next_ns)
+            pauses = self.blocked_loops.find_pauses(step.start_ns, until_ns) if verdicts else {}
+            stood = self.blocked_loops.find_stood(step.start_ns, until_ns) if verdicts else []
+            named = standing.name_lines(step, blocked_loops.name_pauses(step, verdicts, pauses), stood)
+            return tuple(one._replace(instance="") if _may_be_another(step, one) else one for one in named)
 
         drafts = [draft.step for draft in self._windows.drafts()]
         return settle([*self.steps.all(), *drafts], find_verdicts, self._unused)
@@ -516,6 +514,11 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
+
+
+def _may_be_another(step: Step, verdict: Verdict) -> bool:
+    """Return whether several ranks took as long in a phase that was slow: the process of the verdict may have waited for another one."""
+    return verdict.kind == "phase" and (verdict.alike or step.is_shared)
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}

@@ -97,7 +97,7 @@ def find_of_step(step: Step) -> list[Finding]:
 # -- What the causes of a step cost together: the combined savings of its verdicts --
 
 _BETWEEN = "between"
-ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
+ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "code", "loop")
 """Kinds of verdicts on rollouts."""
 _INTERVALS: tuple[str, ...] = ("loop", "process")
 """Kinds of verdicts on intervals of the critical path, of which no two overlap."""

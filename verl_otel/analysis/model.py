@@ -192,7 +192,7 @@ class Verdict(NamedTuple):
     waiting: int = 0
     """Number of trajectories that waited for a blocked event loop."""
     line: str = ""
-    """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time; empty: none, or unknown."""
+    """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time, or at which what is named stood; empty: unknown."""
     lead: float = 0.0
     """Seconds that all causes of the awaited trajectory could have saved together; 0: it is about no trajectory."""
     failed: bool = False

@@ -432,8 +432,8 @@ class Span:
         if self.site.spec.verb == "step" and not self.site.hook:
             own_loop.number_step(self)
         self._link_submitter()
-        if RECORDER.note_loop is not None:
-            RECORDER.note_loop()
+        if RECORDER.note_root is not None:
+            RECORDER.note_root(self)
 
     def _link_submitter(self) -> None:
         """Link a trajectory to the span around it, unless that is in no step; without a context, to the step that is open, if it is the only one.

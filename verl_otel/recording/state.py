@@ -41,7 +41,7 @@ class RecorderState:
 
     __slots__ = (
         "bytes", "capacity", "capture_content", "convention_aliases", "drain_lock",
-        "dropped", "dropped_points", "ended", "ended_count", "misplaced", "note_loop", "on",
+        "dropped", "dropped_points", "ended", "ended_count", "misplaced", "note_root", "on",
         "open_spans", "pending_points", "run_id", "verdict_lines", "writes_files",
     )  # fmt: skip
 
@@ -74,8 +74,8 @@ class RecorderState:
         """Spans that ended where they were not current, for example in an async generator closed by another task."""
         self.ended_count = 0
         """Spans that have ended and were drained."""
-        self.note_loop: Callable[[], None] | None = None
-        """Called in the thread in which a step or a trajectory begins, which may run an event loop; None: no loop is watched."""
+        self.note_root: Callable[[Span], None] | None = None
+        """Called in the thread in which a step or a trajectory begins, with its span; None: nothing is watched."""
         self.pending_points: list[Point] = []
         """Complete points that wait for the next drain, such as the scalars of a step."""
         self.drain_lock = threading.Lock()
@@ -198,7 +198,7 @@ def clear() -> None:
 
 def _after_fork() -> None:
     RECORDER.drain_lock = threading.Lock()
-    RECORDER.note_loop = None  # the thread that watches is in the parent only
+    RECORDER.note_root = None  # the thread that watches is in the parent only
     clear()
 
 

@@ -129,17 +129,18 @@ class Subject(NamedTuple):
 
 
 SUBJECTS: Final = {
-    "trajectory": Subject("Trajectory {subject} delayed it: {cause}{at} took {more} longer than for its peers."),
+    "trajectory": Subject("Trajectory {subject} delayed it: {cause}{at} took {more} longer than for its peers{where}."),
     "replica": Subject(
         "Replica {subject} delayed it: its calls took {more} longer than those of the others{at}.", "slow replica"
     ),
-    "tool": Subject("Tool {subject} delayed it: {more} longer than usual{at}."),
-    "reward": Subject("The reward delayed it: {more} longer than usual{at}."),
-    "phase": Subject("Phase {subject} delayed it: {more} longer than in other steps{within}{at}."),
-    "step": Subject("It was delayed by {cause}: {more} longer than in other steps{at}."),
+    "tool": Subject("Tool {subject} delayed it: {more} longer than usual{at}{where}."),
+    "reward": Subject("The reward delayed it: {more} longer than usual{at}{where}."),
+    "code": Subject("Several trajectories delayed it: {cause} took {more} longer than usual{at}{where}."),
+    "phase": Subject("Phase {subject} delayed it: {more} longer than in other steps{within}{at}{where}."),
+    "step": Subject("It was delayed by {cause}: {more} longer than in other steps{at}{where}."),
     "rank": Subject("{Subject} delayed it: the others of its group waited {more} for it in {cause}{at}.", "late rank"),
     "worker": Subject("{Subject} was late: {more} later than the others in {cause}{at}.", "late rank"),
-    "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}."),
+    "between": Subject("The next step started late: {cause} took {more} longer than between other steps{at}{where}."),
     "loop": Subject("{Cause_name} blocked the event loop of {subject} for {more}{where}{waited}."),
     "paused loop": Subject(
         "The event loop of {subject} was paused for {more}: {cause_name}{waited}.", "paused process"

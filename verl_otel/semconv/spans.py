@@ -74,6 +74,7 @@ _ROWS: Final = (
         merges_with_parent=True),
     SpanSpec("blocked", "verl.event_loop.blocked", root=True, state=TRACESTATE_STEP),
     SpanSpec("paused", "verl.process.paused", root=True, state=TRACESTATE_STEP),
+    SpanSpec("stood", "verl.thread.stood", root=True, state=TRACESTATE_STEP),
     SpanSpec("stall", "verl.stall", root=True, state=TRACESTATE_STEP),
     SpanSpec("crash", "verl.crash", root=True, state=TRACESTATE_STEP),
     SpanSpec("guard_stop", "verl.guard.stop", root=True, state=TRACESTATE_STEP),

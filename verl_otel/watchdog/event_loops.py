@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, thread_frames
+from verl_otel._internal.dead_children import PoolWorkers
 from verl_otel.model import LinkRecord
 from verl_otel.recording import collection, series
 from verl_otel.recording.callsite import CallSite
@@ -32,6 +33,7 @@ from verl_otel.semconv import metric_names
 from verl_otel.watchdog import process_pauses, stack_dumps
 from verl_otel.watchdog.process_pauses import Pause, PauseDetector
 from verl_otel.watchdog.stack_dumps import format_frame
+from verl_otel.watchdog.standing import StandingWork
 
 # -- Names the work that blocks an event loop, from the stack of its thread: the innermost span of verl-otel on it or of its task, else the function --
 
@@ -114,6 +116,8 @@ REST_SECONDS: Final = 2.0
 """Seconds after the last drain with spans until this thread checks nothing any more, and sleeps."""
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
+LOOK_SECONDS: Final = 0.1
+"""Seconds after which a loop that has not answered is looked at."""
 LAG_SECONDS: Final = 60.0
 """Seconds that the lag covers: a scrape interval may be as long."""
 MAX_LOOPS: Final = 16
@@ -220,10 +224,17 @@ class LoopWatcher:
     Args:
         is_worker: Returns whether this process has a rank.
         read_clock: Returns the time on the clock of spans.
+        note_death: Is given pid and end, in words, of each worker of a pool of this process that died.
     """
 
-    def __init__(self, is_worker: Callable[[], bool], read_clock: Callable[[], float] = clock) -> None:
+    def __init__(
+        self,
+        is_worker: Callable[[], bool],
+        read_clock: Callable[[], float] = clock,
+        note_death: Callable[[int, str], None] = lambda *_: None,
+    ) -> None:
         self._is_worker = is_worker
+        self._note_death = note_death
         self._read_clock = read_clock
         self.cpu_seconds = 0.0
         """CPU time of the thread."""
@@ -237,18 +248,20 @@ class LoopWatcher:
         self._thread: threading.Thread | None = None
         self._next_search = 0.0
         self._pauses = PauseDetector()
+        self._standing = StandingWork()
+        self._pool_workers = PoolWorkers()
 
     def start(self) -> None:
         """Start the thread, and report the lag of the loops at each collection."""
         collection.observe(metric_names.EVENT_LOOP_LAG, self.read_lag, removes=True)
         self._thread = threading.Thread(target=self._run, name="verl-otel-loops", daemon=True)
         self._thread.start()
-        RECORDER.note_loop = self.note_loop
+        RECORDER.note_root = self.note_root
 
     def stop(self, timeout: float) -> None:
         """Stop the thread; wait for it for a number of seconds."""
-        if RECORDER.note_loop == self.note_loop:
-            RECORDER.note_loop = None
+        if RECORDER.note_root == self.note_root:
+            RECORDER.note_root = None
         self._stopped = True
         self._wake_up()
         if self._thread is not None and self._thread.is_alive():
@@ -270,11 +283,13 @@ class LoopWatcher:
         works = (state.work for state in list(self._states.values()))
         return next((work.line for work in works if work is not None), "")
 
-    def note_loop(self) -> None:
+    def note_root(self, span: Span) -> None:
         """Watch the event loop that this thread runs, if any, from now on: it may be blocked before the next search, or end. Never raises.
 
         A step or a trajectory begins: the thread looks often from now on, also without a loop. Only one that is awake before a pause finds it.
         """
+        with error_boundary.suppress_errors("standing"):
+            self._standing.note(span)
         if self._rests:
             self._rests = False
             self._active_until = clock() + REST_SECONDS
@@ -321,6 +336,7 @@ class LoopWatcher:
             now = clock()
             if self._sleeps:
                 self._pauses.skip(now)
+                self._standing.clear()
                 expected = now + PING_SECONDS
             elif is_woken:  # a new loop: not so late as a process without spans needs
                 expected = min(expected, now + PING_SECONDS)
@@ -328,12 +344,24 @@ class LoopWatcher:
                 continue
             with error_boundary.suppress_errors("event loops"):
                 self.check(now, now - expected)
-            self.cpu_seconds = time.thread_time()
             expected = now + (PING_SECONDS if RECORDER.is_active else IDLE_SECONDS)
+            if self._states:
+                self._look_soon()
+            self.cpu_seconds = time.thread_time()
         self._pauses.stop()
 
+    def _look_soon(self) -> None:
+        """Look at the loops that have not answered after `LOOK_SECONDS`: one that was blocked shortly does answer before the next check."""
+        if self._wake.acquire(timeout=LOOK_SECONDS):
+            self._wake_up()  # this thread is wanted for something else
+            return
+        for state in list(self._states.values()):
+            if not state.answered and not state.is_new:
+                with error_boundary.suppress_errors("event loops"):
+                    state.look()
+
     def check(self, now: float, late: float) -> None:
-        """Check every loop.
+        """Check every loop, and where the work of this process stands.
 
         Args:
             now: The time.
@@ -342,6 +370,9 @@ class LoopWatcher:
         if not RECORDER.on:
             return
         pause = self._pauses.check(now, late)
+        self._standing.look(now)
+        for pid, end in self._pool_workers.take_dead():
+            self._note_death(pid, end)
         if now >= self._next_search:
             self._next_search = now + IDLE_SECONDS
             self._find_new()
@@ -396,13 +427,16 @@ def _record(state: LoopState, *, is_worker: bool) -> None:
     keep_span(span)
 
 
-def watch(is_worker: Callable[[], bool] = lambda: False) -> LoopWatcher | None:
+def watch(
+    is_worker: Callable[[], bool] = lambda: False, note_death: Callable[[int, str], None] = lambda *_: None
+) -> LoopWatcher | None:
     """Start to watch the event loops of this process; None in a process in which no thread can be started.
 
     Args:
         is_worker: Returns whether this process has a rank.
+        note_death: Is given pid and end, in words, of each worker of a pool of this process that died.
     """
-    watcher = LoopWatcher(is_worker)
+    watcher = LoopWatcher(is_worker, note_death=note_death)
     try:
         watcher.start()
     except RuntimeError:

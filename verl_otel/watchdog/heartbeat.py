@@ -36,6 +36,7 @@ from verl_otel.system.leader_lock import LeaderLock
 from verl_otel.watchdog import event_loops, overdue, process_reports
 from verl_otel.watchdog.monitor import Monitor
 from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
+from verl_otel.watchdog.reporter import Reporter
 from verl_otel.watchdog.stack_dumps import StackFile
 
 HEARTBEAT_SECONDS: Final = 0.9
@@ -84,6 +85,8 @@ class Heartbeat(Exporter):
         self._next_heartbeat = self._next_election = 0.0
         self._monitor: Monitor | None = None
         self._loops: event_loops.LoopWatcher | None = None
+        self._reporter: Reporter | None = None
+        """Reports dead workers of the pools of this process."""
         self._stacks_written = False
         self._blocked = ""
         self._drain_thread = 0
@@ -111,7 +114,7 @@ class Heartbeat(Exporter):
         self._leader_lock = LeaderLock(self._folder, self._node)
         DURATIONS.switch(on=True)  # only a process with a report needs the statistics
         self._write_report()
-        self._loops = event_loops.watch(lambda: attr.RANK in self._resource.attributes)
+        self._loops = event_loops.watch(lambda: attr.RANK in self._resource.attributes, self._report_worker)
 
     def _open_heartbeat_file(self) -> None:
         self._heartbeat_file = safe_files.open_private(
@@ -225,6 +228,10 @@ class Heartbeat(Exporter):
         self._stacks.after_fork()
         if self._has_heartbeat_file():
             os.close(self._heartbeat_file)
+
+    def _report_worker(self, pid: int, end: str) -> None:
+        self._reporter = self._reporter or Reporter(self._config, self._node)
+        self._reporter.report_worker(self._resource.text(attr.SERVICE_INSTANCE).rpartition("/")[2], pid, end)
 
     # -- work ---------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -35,6 +37,9 @@ STARVED_SHARE: Final = 0.9
 collection it looks for the interpreter lock every 5 ms, and waits for a CPU each time: beside other programs up to 0.84 of the time."""
 IDLE_SHARE: Final = 0.25
 """Share of a CPU below which the process did not compute: one that computes may have to share a CPU with others."""
+WAKES_SHARE: Final = 0.25
+"""Share of the wake-ups of a thread that waits for the interpreter lock, one for each `sys.getswitchinterval`, from which on this thread waited for it.
+A process that is stopped wakes up never."""
 _SITE: Final = CallSite("paused", hook=True)
 
 
@@ -114,7 +119,7 @@ class PauseDetector:
         self._others: dict[int, QueueTime] = {}
         """Of the threads that are expected to compute, by their native ids."""
         self._cpu = self._checked = 0.0
-        self._collections = 0
+        self._collections = self._wakes = 0
         self._pause = _NONE
         """The last one, which may go on."""
 
@@ -167,6 +172,8 @@ class PauseDetector:
         cpu, collections = time.process_time(), gc.get_stats()[-1]["collections"]
         used, collected, since = cpu - self._cpu, collections - self._collections, self._checked
         self._cpu, self._collections, self._checked = cpu, collections, now
+        wakes = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        woken, self._wakes = wakes - self._wakes, wakes
         waited = self._own.take() if self._own is not None else 0.0
         waited_most = max([known.take() for known in self._others.values()], default=0.0)
         if late < PAUSED_SECONDS:
@@ -176,9 +183,9 @@ class PauseDetector:
             reason = COLLECTION
         elif waited >= late / 2:
             reason = CPU
-        elif computed:
+        elif computed or woken >= WAKES_SHARE * late / sys.getswitchinterval():  # what holds the lock may also sleep
             reason = INTERPRETER
-        else:  # the thread that held the interpreter lock did not compute
+        else:
             reason = CPU if waited_most >= late / 2 else PROCESS
         return Pause(now - late, now, reason, max(waited, waited_most))
 

@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import shlex
+import socket
 import subprocess
 import threading
 import time
@@ -499,6 +500,26 @@ class Reporter:
         text = f"{name} died{held}{',' * bool(held)} in {innermost.name}, open for {seconds(age)}; its parent may have killed it"
         culprit = {"instance": report.instance, "pid": report.process.pid, "host": report.host, "span": innermost.name}
         self._append_event("child", text, {"place": self._node, "culprit": {**culprit, "age": round(age, 1)}})
+
+    def report_worker(self, instance: str, pid: int, end: str) -> None:
+        """Report that a worker of a pool died: the pool starts another one, and never returns what this one worked on.
+
+        Args:
+            instance: The process of the pool.
+            pid: The worker.
+            end: How it ended, in words.
+        """
+        self._dead_children += 1
+        if self._dead_children > MAX_CHILDREN:
+            return
+        text = f"CRASH process {pid}, a worker of a pool of {instance}, {end}: its pool waits for ever for what it worked on"
+        culprit = {"instance": f"pool-worker-{pid}", "pid": pid, "host": socket.gethostname()}
+        key = ("crash", culprit["instance"], "")
+        self._append_event(
+            "crash", text, {"key": key, "place": self._node, "reason": DIED, "culprit": culprit, "cause": end}
+        )
+        self._log(f"{text}. Details: {self._run_path / event_file.NAME}")
+        self._notifier.send("crash", text, culprit)
 
     def _is_reported(self, group: str) -> bool:
         """Return whether another rank has reported the same a moment ago, and note that it was found now."""

@@ -220,15 +220,34 @@ def _find_loops() -> dict[Any, int]:
 
 
 def _walk_coroutine(coroutine: Any) -> Iterator[str]:
-    """Yield the lines at which a coroutine and the coroutines that it awaits are suspended."""
+    """Yield the lines at which a coroutine and the coroutines that it awaits are suspended, and last what is no coroutine."""
+    for inner in _walk(coroutine):
+        frame = _find_frame(inner)
+        yield (
+            format_frame(frame)
+            if frame is not None
+            else f"  awaits {type(inner).__module__}.{type(inner).__qualname__}"
+        )
+
+
+def walk_frames(coroutine: Any) -> Iterator[FrameType]:
+    """Yield the frames of a coroutine and of the coroutines that it awaits, the innermost last."""
+    return (frame for frame in map(_find_frame, _walk(coroutine)) if frame is not None)
+
+
+def _walk(coroutine: Any) -> Iterator[Any]:
     for _ in range(MAX_FRAMES):
-        frame = _find_attribute(coroutine, "cr_frame", "ag_frame", "gi_frame")
-        if frame is None:
-            if coroutine is not None:
-                yield f"  awaits {type(coroutine).__module__}.{type(coroutine).__qualname__}"
+        if coroutine is None:
             return
-        yield format_frame(frame)
+        yield coroutine
+        if _find_frame(coroutine) is None:
+            return
         coroutine = _find_attribute(coroutine, "cr_await", "ag_await", "gi_yieldfrom")
+
+
+def _find_frame(coroutine: Any) -> FrameType | None:
+    frame: FrameType | None = _find_attribute(coroutine, "cr_frame", "ag_frame", "gi_frame")
+    return frame
 
 
 def _find_attribute(thing: Any, *names: str) -> Any:

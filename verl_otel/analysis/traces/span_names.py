@@ -21,6 +21,7 @@ LOGGING: Final = SPANS["logging"].name
 DATA_LOADING: Final = SPANS["data_loading"].name
 BLOCKED: Final = SPANS["blocked"].name
 PAUSED: Final = SPANS["paused"].name
+STOOD: Final = SPANS["stood"].name
 BETWEEN: Final = "verl.between"
 """The time between two steps, which the analysis handles as a span."""
 CONSUME: Final = SPANS["consume"].name

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from verl_otel.analysis.model import Event, Saving, Segment, Step, Trajectory, Verdict
-from verl_otel.analysis.traces.span_names import PAUSED, TOOL_PREFIX
+from verl_otel.analysis.traces.span_names import PAUSED, STOOD, TOOL_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
@@ -119,6 +119,8 @@ class BlockedLoops(msgspec.Struct):
     _pauses: _ByInstance = {}
     _starved: _Intervals = msgspec.field(default_factory=_Intervals)
     """Pauses without a CPU of all processes, also the short ones."""
+    _stood: _ByInstance = {}
+    """Times for which a step or a trajectory stood at one line. Nothing was paused or blocked: they only name the line."""
     _servers: dict[str, dict[str, None]] = msgspec.field(
         default_factory=lambda: {prefix: {} for prefix in _SERVERS.values()}
     )
@@ -134,6 +136,7 @@ class BlockedLoops(msgspec.Struct):
         reason = str(span.attributes.get(attr.REASON, "callback"))
         name = _name(span.attributes, reason)
         kind, known = (PAUSED_KIND, self._pauses) if span.name == PAUSED else (KIND, self._spans)
+        known = self._stood if span.name == STOOD else known
         instance = str(span.attributes.get(attr.STALL_INSTANCE, node.instance))  # a process without telemetry
         for prefix, names in self._servers.items():
             if instance.startswith(prefix):
@@ -161,9 +164,16 @@ class BlockedLoops(msgspec.Struct):
         return _cut([known for table in tables if (known := table.get(instance))], begin_ns, end_ns)
 
     def find_pauses(self, begin_ns: int, end_ns: int) -> dict[str, list[Blocking]]:
-        """Return the intervals in which processes were paused within two times, by process."""
+        """Return the intervals in which processes were paused within two times, by process, also the short ones without a CPU."""
         found = {instance: list(_cut([known], begin_ns, end_ns)) for instance, known in self._pauses.items()}
+        for starved in self._starved.find(begin_ns, end_ns):
+            if starved.end_ns - starved.start_ns < LEAST_WITHOUT_CPU_NS:  # the longer ones are there
+                found.setdefault(starved.instance, []).append(starved)
         return {instance: pauses for instance, pauses in found.items() if pauses}
+
+    def find_stood(self, begin_ns: int, end_ns: int) -> list[Blocking]:
+        """Return the times for which steps and trajectories of all processes stood at one line within two times."""
+        return [stay for known in self._stood.values() for stay in known.find(begin_ns, end_ns)]
 
     def _find_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
         """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time."""
@@ -305,7 +315,7 @@ def _read_id(culprit: dict[str, Any]) -> int:
 
 _LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
-_EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward"))
+_EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
 _OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll"))
 """Causes that may be the wait for a process that has no spans of its own."""
@@ -340,7 +350,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     verdicts: list[Verdict] = []
     covered: Keyed[tuple[str, str], float] = Keyed()
     for blockings in by_subject.values():
-        seconds = _count_seconds(blockings)
+        seconds = count_seconds(blockings)
         is_callback = all(blocking.reason == "callback" for blocking in blockings)
         least = TRAJECTORY_SECONDS if is_callback else PHASE_SECONDS  # a busy machine delays a process, too
         if seconds < max(least, STEP_SHARE * step.seconds, step.uncertainty):
@@ -351,7 +361,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         during = _find_phase(blockings)
         verdicts.append(_make(step, blockings, seconds, seconds)._replace(waiting=waiting, during=during))
         for blocking in blockings:
-            covered[blocking.work] = covered.get(blocking.work, 0.0) + _count_seconds([blocking])
+            covered[blocking.work] = covered.get(blocking.work, 0.0) + count_seconds([blocking])
     return Blocked(tuple(verdicts), covered)
 
 
@@ -371,7 +381,7 @@ def find_saving(waits: Iterable[Blocking], members: Sequence[Trajectory]) -> tup
     for blocking in blockings:
         by_instance[blocking.instance].append(blocking)
     waiting = sum(_count_waiting(members, own) for own in by_instance.values())
-    return (Saving("blocked", waiting, _count_seconds(blockings)),)
+    return (Saving("blocked", waiting, count_seconds(blockings)),)
 
 
 def _find_phase(blockings: Iterable[Blocking]) -> str:
@@ -381,7 +391,8 @@ def _find_phase(blockings: Iterable[Blocking]) -> str:
     return name if kind == "phase" and not others else ""
 
 
-def _count_seconds(blockings: Iterable[Blocking]) -> float:
+def count_seconds(blockings: Iterable[Blocking]) -> float:
+    """Return how long some intervals are together."""
     return sum(blocking.end_ns - blocking.start_ns for blocking in blockings) / 1e9
 
 
@@ -432,8 +443,9 @@ def name_pauses(
 
 
 def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
-    if verdict.kind in (_LOOP, _PAUSED, "between") or verdict.kind in _EXPLAINED:
+    if verdict.kind in (_LOOP, _PAUSED) or verdict.kind in _EXPLAINED - {"code"}:
         return verdict
+    times = find_times(step, verdict)
     names = [verdict.instance]
     if verdict.cause in _OF_TRAINER:
         names += [name for name in pauses if name != verdict.instance]
@@ -441,12 +453,29 @@ def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Bloc
         by_name: dict[str, list[Blocking]] = defaultdict(list)
         for pause in pauses.get(instance, ()):
             if instance == verdict.instance or pause.reason == PROCESS:
-                by_name[pause.name].append(pause)
-        for blockings in by_name.values():
-            if _count_seconds(blockings) >= DETAIL_SHARE * verdict.seconds:
-                seconds = min(_count_seconds(blockings), verdict.seconds)
+                by_name[pause.name] += cut_to(pause, times)
+        for name, blockings in by_name.items():
+            if count_seconds(blockings) >= DETAIL_SHARE * verdict.seconds:
+                if verdict.kind == "between":
+                    return verdict._replace(cause=PAUSED_KIND, cause_name=name, rests_on="counters")
+                seconds = min(count_seconds(blockings), verdict.seconds)
                 return _make(step, blockings, seconds, min(seconds, verdict.saved))
     return verdict
+
+
+def find_times(step: Step, verdict: Verdict) -> list[tuple[int, int]]:
+    """Return the intervals that a verdict is about: those of the phase, the time after the step, or else all of the step."""
+    if verdict.kind == "between":
+        return [(step.end_ns, step.open_ns or step.next_ns)]
+    phase = verdict.subject if verdict.subject != "step" else ""
+    parts = [(part.start_ns, part.end_ns) for part in step.path if part.phase == phase and not part.trace_id]
+    return parts if verdict.kind == "phase" and parts else [(step.start_ns, step.end_ns)]
+
+
+def cut_to(blocking: Blocking, times: Iterable[tuple[int, int]]) -> list[Blocking]:
+    """Return the parts of an interval that lie within some times."""
+    cut = [(max(blocking.start_ns, begin_ns), min(blocking.end_ns, end_ns)) for begin_ns, end_ns in times]
+    return [blocking._replace(start_ns=begin_ns, end_ns=end_ns) for begin_ns, end_ns in cut if end_ns > begin_ns]
 
 
 def _count_waiting(members: Sequence[Trajectory], blockings: Sequence[Blocking]) -> int:

@@ -61,7 +61,12 @@ class Verdict(Cause):
     instance: Annotated[str, about("process")]
     uncertainty: Annotated[float | None, about("of the clocks")]
     waiting: Annotated[int, about("trajectories that waited for a blocked event loop")]
-    line: Annotated[str, about("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown")]
+    line: Annotated[
+        str,
+        about(
+            "FILE:LINE in FUNCTION of the code that blocked an event loop, or at which what is named stood; empty: unknown"
+        ),
+    ]
     failed: Annotated[bool, about("it is about a trajectory that failed or was cancelled")]
     lost_calls: Annotated[int, about("calls of the trajectory that failed, where they took most of the excess")]
     during: Annotated[str, about("phase of the process in which it was paused; empty: none, or several")]
