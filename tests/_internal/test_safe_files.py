@@ -131,7 +131,7 @@ def test_only_a_regular_file_with_one_name_is_opened(tmp_path, kind, flags):
     elif kind == "dangling link":
         path.symlink_to(tmp_path / "absent")
     elif kind == "hard link":
-        path.hardlink_to(victim) if hasattr(path, "hardlink_to") else os.link(victim, path)
+        path.hardlink_to(victim)
     elif kind == "folder":
         path.mkdir()
     else:

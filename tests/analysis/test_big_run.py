@@ -98,11 +98,3 @@ def test_memory_does_not_grow_with_the_run(write, clean_python):
         found, spans, peaks[steps] = json.loads(done.stdout)
         assert (found, spans) == (steps, steps * (16 * 8 + 22))
     assert peaks[800] < 1.5 * peaks[200]
-
-
-def test_the_measurement_can_be_repeated(clean_python):
-    """The script that measures runs, and prints what it found twice."""
-    done = clean_python("-m", "tests.analysis.measure_reader", "--steps", "5", "--trajectories", "4", cwd=TOP)
-    first, second = done.stdout.splitlines()
-    assert first.startswith("5 steps, 270 spans: ")
-    assert second.startswith("5 steps, 270 spans: ")

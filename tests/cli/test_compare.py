@@ -174,18 +174,6 @@ def test_too_few_steps_have_no_scaling_efficiency(call, pair):
     assert "efficiency" not in out
 
 
-def test_resources_as_json(call, pair):
-    made = pair()
-    pair(a=with_gpus(made["a"], 8, 0.8), b=with_gpus(made["b"], 16, 0.4))
-    document = json.loads(call("compare", "a", "b", "--json").out)
-    assert document["resources"]["a"]["gpu_utilization"] == pytest.approx(0.8)
-    assert document["resources"]["b"]["gpus"] == 16
-    assert document["resources"]["b"]["rollout_tokens_per_second"] is None
-    assert document["scaling"]["trained_tokens"] == pytest.approx(0.5, abs=0.1)
-    pair()
-    assert json.loads(call("compare", "a", "b", "--json").out)["scaling"] is None
-
-
 def test_too_few_steps(call, pair):
     """Of runs with two steps nothing is said, there is no table, and a condition fails the CI: nobody knows whether it holds."""
     pair(count=2, scale={TOOL: 9.0})

@@ -569,29 +569,19 @@ def test_a_finding_can_end_a_pipeline(call, story, finding):
     assert call("explain", folder).code == 0
 
 
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    """What is known of a run of two steps."""
+    return Run.open(stories.training(tmp_path_factory.mktemp("runs") / "r1", "r1").write()).explanation
+
+
 @given(st.integers(0, 200), st.text(max_size=3000))
-def test_it_is_bounded_whatever_happened(count, text):
-    story_run = _run()
+def test_it_is_bounded_whatever_happened(small_run, count, text):
     events = tuple(Event("stall", 1, text, {}) for _ in range(count))
-    steps = story_run.steps * 40
-    run = story_run._replace(events=events, problems=(text,) * count)
-    shown = explain.render_brief(make_explain(run, steps))
-    lines = shown.split("\n")
+    run = small_run._replace(events=events, problems=(text,) * count)
+    lines = explain.render_brief(make_explain(run, small_run.steps * 40)).split("\n")
     assert len(lines) <= explain.BRIEF_LINES
     assert all(len(line) <= explain.MAX_LINE + 3 for line in lines)
-
-
-_kept = []
-
-
-def _run():
-    if not _kept:
-        import tempfile
-        from pathlib import Path
-
-        with tempfile.TemporaryDirectory() as folder:
-            _kept.append(Run.open(stories.training(Path(folder) / "r1", "r1").write()).explanation)
-    return _kept[0]
 
 
 PAGE = Path(__file__).resolve().parents[2] / advice.PAGE

@@ -219,16 +219,6 @@ def test_folders_of_different_runs_are_not_mixed(call, tmp_path):
     assert f"{folders[0]} (a), {folders[1]} (b); compare them with verl-otel compare" in result.err
 
 
-def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, story):
-    """A verdict on a phase stands in the first lines, with what it cost."""
-    trainer = story.process()
-    stories.step(trainer, 1, 0, 10, [("gen", 0, 2), ("update_actor", 2, 4)])
-    stories.step(trainer, 2, 10, 100, [("gen", 10, 20), ("update_actor", 20, 92)])
-    line = call("report", story.write()).out.splitlines()[3]
-    assert line.startswith("Step 2 (1 m 30 s): phase update_actor delayed it: 1 m 10 s longer than in other steps")
-    assert line.endswith("Without that the step would have been 1 m 10 s shorter.")
-
-
 def test_slow_steps_without_a_cause_are_named(call, story):
     """A step much longer than the others without a verdict has a line; start-up has none."""
     trainer, agent, at = story.process(), story.process("agent_loop"), 0
@@ -529,24 +519,6 @@ def test_trajectories_as_data(report, runs):
         "failed": False,
     }
     assert [part["kind"] for part in slow["parts"]] == ["tool", "llm", "reward", "wait"]
-
-
-def test_unfinished_work_as_data(report, story):
-    """A dead process is there with its process id and what it was doing."""
-    trainer, agent = story.process(), story.process("agent_loop", pid=77)
-    stories.step(trainer, 1, 0, 100)
-    agent.still_open("verl.trajectory", 2, 40, state=stories.TRAJECTORY, last_child="chat m")
-    assert report(story.write())["unfinished"] == [
-        {
-            "process": "agent_loop-0",
-            "pid": "77",
-            "host": "node-1",
-            "dead": True,
-            "silent": 60.0,
-            "text": "agent_loop-0 (pid 77 on node-1) stopped writing 1 m 00 s before the others, with 1 open trajectory.",
-            "work": [{"name": "verl.trajectory", "what": "", "age": 38.0, "last_child": "chat m"}],
-        }
-    ]
 
 
 def test_a_missing_number_is_json_too(report, story):

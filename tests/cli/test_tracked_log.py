@@ -136,38 +136,11 @@ def test_each_signal_is_that_of_the_log(explain, recorded):
     assert document["findings"] == []
 
 
-def test_the_text_says_it_in_words(call):
-    """Time, change, slow step, learning, what is not known, and what to do next; the lines are those of the documentation."""
+def test_the_text_is_that_of_the_documentation(call):
+    """Time, change, slow step, learning, what is not known, and what to do next: all lines."""
     result = call("explain", RECORDED)
-    lines = result.out.splitlines()
     assert result.code == 0
     assert result.out.replace(str(RECORDED), "bed/plain.jsonl") in PAGE.read_text("utf-8")
-    assert lines[:2] == [
-        f"Log {RECORDED} of verl's file logger: a run without verl-otel",
-        "36 steps, 1 to 36: 1 m 20 s and 1.41 s of testing after them; median step 1.43 s, longest 22.91 s (step 1)",
-    ]
-    for line in (
-        "Time in phases, without the start-up in step 1 (22.91 s)",
-        "  adv                                29%  16.65 s   47 ms   1.23 s       25     35",
-        "  testing (after the step)            2%   1.41 s  462 ms   490 ms       12      3",
-        "  From step 24 on a step took 2.12 s instead of 1.09 s; perf/total_num_tokens stayed at 192",
-        "  From step 24 on adv took 1.22 s instead of 31 ms; perf/total_num_tokens stayed at 192",
-        "  1 of 36 steps was delayed, by 3.87 s in all",
-        "  Step 17 took 5.24 s (others: median 1.37 s)",
-        "  reward_mean                    0.1396      0.1333        0.1        3     0.275        6  no trend",
-        "  kl_reference                  0.02562     0.05942   0.002885        1    0.0747       30  rises",
-        f"  verl-otel explain {RECORDED} --step 17",
-    ):
-        assert line in lines
-    words = " ".join(result.out.split())
-    assert "in the last 20 steps the reward has no clear trend (Kendall's tau -0.06)." in words
-    assert (
-        "In the last steps 100% of the responses were cut off at the limit of tokens, which this profile allows"
-        in words
-    )
-    assert "which trajectory, tool call, turn, server or rank a step waited for, and why GPUs were idle" in words
-    assert "the time between two steps (logging, loading data, own code): the logger writes no time stamps" in words
-    assert "VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo" in lines[-1]
 
 
 def test_one_step(call, recorded):

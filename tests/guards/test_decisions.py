@@ -132,14 +132,6 @@ def test_a_validation_score_is_expected_where_verl_validates(caplog):
     assert "did you mean val-core/math/acc/mean@8" in line
 
 
-def test_a_run_without_any_validation_has_no_best_checkpoint_by_its_score(caplog):
-    guards = make_guards(**{**OFF, "best_checkpoint": "val-core/math/acc/mean@1"})
-    guards.observe(1, {"actor/ppo_kl": 0.0})
-    guards.end()
-    (line,) = caplog.messages
-    assert "no step had the scalar val-core/math/acc/mean@1" in line
-
-
 def test_a_scalar_that_is_there_is_not_reported(caplog):
     guards = make_guards(**{**OFF, "best_checkpoint": "min:ppo/kl_div"})
     guards.observe(1, {"actor/ppo_kl": float("nan")})

@@ -21,7 +21,7 @@ def dropped():
 
 @pytest.mark.parametrize("number", [9, 10, 11, 250])
 def test_spans_beyond_the_capacity_are_dropped_and_counted(recorded, number):
-    """The first spans up to the capacity are kept; each one beyond it is dropped, counted, and still measured."""
+    """The first spans up to the capacity are kept; each one beyond it is dropped and counted."""
     RECORDER.capacity = 10
     spans(number)
     assert dropped() == max(0, number - 10)

@@ -43,8 +43,7 @@ def read_everything(folder):
     states = {process_name: status.state for process_name, status in process_table.statuses.items()}
     reports = {process_name: status.report for process_name, status in process_table.statuses.items()}
     snapshot = Snapshot(NOW + 10**15, reports, states, rows, {}, 1.0)
-    findings = diagnosis.find(snapshot) if hasattr(diagnosis, "find") else []
-    for finding in findings:
+    for finding in diagnosis.find(snapshot):
         reporter.format_incident(snapshot, finding, process_table.statuses.get(finding.process_name), "")
         json.dumps(reporter.describe_culprit(snapshot, finding), default=str)
     for row in rows:

@@ -52,11 +52,6 @@ def test_a_poll_that_ends_when_it_will_is_no_cause():
     assert judge(*cases) == [()] * 15
 
 
-def test_the_only_checkpoint_has_no_peers():
-    """A checkpoint is slower than no checkpoint; that is no verdict."""
-    assert plan(6, at4={"save": 30}) == [()] * 6
-
-
 def test_a_busy_machine_is_nobodys_fault():
     """In one step everything takes three times as long; no phase is to blame for that, although the longest took a second more."""
     cases = [LongPlan(each).tell() for each in range(1, 9)]

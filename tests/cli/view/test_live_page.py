@@ -119,13 +119,6 @@ def test_a_single_line_of_a_chart_has_a_name(runs, serve, look):
     page.locator(".legend li", has_text="actor/pg_loss").wait_for()
 
 
-def test_a_run_says_what_to_do(runs, serve, look):
-    """Whatever it does now, its first line has the advice of the commands."""
-    stories.training(runs / "r1").write()
-    page = look(f"{serve()}/#/run/r1")
-    page.get_by_text("give the tool a time-out").first.wait_for()
-
-
 def test_the_pages_of_a_step_lead_to_its_trajectories(runs, serve, look):
     """Step, trajectory and back by the address; each has the verdict or the calls that the analysis found."""
     stories.training(runs / "r1").write()
@@ -136,20 +129,6 @@ def test_the_pages_of_a_step_lead_to_its_trajectories(runs, serve, look):
     page.get_by_role("table", name="Calls of the trajectory").wait_for()
     page.go_back()
     page.locator("#waterfall").wait_for()
-
-
-def test_a_chart_is_a_slider_with_words(runs, serve, look):
-    """Arrow keys move along the steps, and the value is announced with its phases."""
-    long_training(runs / "r1").write()
-    page = look(f"{serve()}/#/run/r1")
-    page.get_by_text("analysed until step 12").wait_for(timeout=60_000)
-    slider = page.get_by_role("slider", name="Time of each step")
-    slider.press("Home")
-    slider.press("ArrowRight")
-    assert slider.get_attribute("aria-valuetext").startswith("Step 2: 9.00 s · update_actor")
-    reward = page.get_by_role("slider", name="Reward")
-    reward.press("End")
-    assert reward.get_attribute("aria-valuetext") == "step 12: 1"
 
 
 @pytest.mark.parametrize("width", [1280, 390])
