@@ -125,7 +125,9 @@ def find_saved(folder: Path, attempt: int) -> int | None:
 
 def has_training(folder: Path, since: float) -> bool:
     """Return whether a process with a training loop has written its record that began at a time or later, in seconds since 1970."""
-    return any(isinstance(each.get("began"), float) and each["began"] >= since for each in _list_trainings(read(folder)))
+    return any(
+        isinstance(each.get("began"), float) and each["began"] >= since for each in _list_trainings(read(folder))
+    )
 
 
 def end_attempt(folder: Path) -> None:
@@ -169,7 +171,10 @@ def record_training(folder: Path, record: Mapping[str, Any]) -> bool:
 
 def _merge(status: object, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status of a run with another record. It is of the same process as one that began at the same time."""
-    trainings, earlier = _list_trainings({STATUS: status}), status.get("earlier_steps") if isinstance(status, dict) else 0
+    trainings, earlier = (
+        _list_trainings({STATUS: status}),
+        status.get("earlier_steps") if isinstance(status, dict) else 0,
+    )
     for place, each in enumerate(trainings):
         if (each.get("process"), each.get("began")) == (record["process"], record["began"]):
             trainings[place] = dict(record)

@@ -335,7 +335,10 @@ def test_sides_that_share_their_gpus_do_not_wait_for_each_other(time):
     train()
     step(time, origin(1, 1000.0, 10.0))
     assert waits() == {}
-    assert gpu_time.summarize_verdicts()["verdict"] == "too few steps to say what is usual: 0 of 1 can be compared, 4 are needed"
+    assert (
+        gpu_time.summarize_verdicts()["verdict"]
+        == "too few steps to say what is usual: 0 of 1 can be compared, 4 are needed"
+    )
 
 
 def test_notes_of_a_process_that_ends_no_step_stay_bounded(time):
