@@ -243,6 +243,15 @@ def test_an_unknown_home_folder_is_a_wrong_setting():
         config.load_config({"VERL_OTEL_RUN_DIR": "~nobody-of-this-name/x"})
 
 
+@pytest.mark.parametrize(
+    "text", ["$HOME/runs", '"/data/runs"', "'/data/runs'", "s3://bucket/runs", "file:///data/runs"]
+)
+def test_a_path_that_no_shell_has_read_is_a_wrong_setting(text):
+    """An env file of Docker keeps quotes and variables. The folder would be made below the working directory."""
+    with pytest.raises(ConfigError, match="no shell expands variables"):
+        config.load_config({"VERL_OTEL_RUN_DIR": text})
+
+
 def test_a_container_without_home_folder_can_use_other_exporters(monkeypatch):
     """A user id without an entry in the password file and without HOME keeps nobody from OTLP."""
 

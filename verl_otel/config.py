@@ -127,6 +127,12 @@ def parse_path(text: str) -> Path:
     """Return an absolute path, which stays valid after a change of the working directory and in another process."""
     if any(char < " " or char == "\x7f" for char in text):
         raise ValueError("use a path without control characters")
+    if (
+        text.startswith(("$", '"', "'")) or "://" in text
+    ):  # of an --env-file of Docker, or a manifest: no shell has read it
+        raise ValueError(
+            "use a path of a mounted file system: no shell expands variables or removes quotes here, and URLs are no paths"
+        )
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:

@@ -25,15 +25,14 @@ def test_the_name_of_a_file_is_short(path, name):
 def test_the_line_of_a_group_is_that_of_its_first_exception():
     """The line of the task group says nothing."""
 
-    class BaseExceptionGroup(Exception):
+    class BaseExceptionGroup(Exception):  # noqa: N818 - the name of Python 3.11
         exceptions = ()
 
     group = BaseExceptionGroup()
-    try:
-        raise ValueError
-    except ValueError as error:
-        group.exceptions = (error,)
-        line = error.__traceback__.tb_lineno
+    with pytest.raises(ValueError, match="invalid literal") as raised:
+        int("x")
+    group.exceptions = (raised.value,)
+    line = raised.value.__traceback__.tb_lineno
     assert (
         own_code.find_raised(group)
         == f"_internal/test_own_code.py:{line} in {test_the_line_of_a_group_is_that_of_its_first_exception.__name__}"

@@ -150,7 +150,7 @@ def test_an_error_of_the_system_is_named_by_its_code(number):
     assert error_name(PermissionError(errno.EACCES, "no")) == "PermissionError"
 
 
-class BaseExceptionGroup(Exception):
+class BaseExceptionGroup(Exception):  # noqa: N818 - the name of Python 3.11
     """As in Python 3.11, and in its backport."""
 
     def __init__(self, *exceptions):

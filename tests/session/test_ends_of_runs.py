@@ -81,18 +81,22 @@ def test_what_ends_the_program_between_two_steps_ends_the_run(run, tmp_path, err
     assert ("FAILED after step 4: ValueError in <module> (" in texts.explain(found)) == (state == "failed")
 
 
+def fail(error):
+    raise error
+
+
 @pytest.mark.parametrize(("error", "state"), [(ValueError, "failed"), (KeyboardInterrupt, "interrupted")])
 def test_what_ends_the_program_before_the_first_step_ends_the_run(tmp_path, monkeypatch, error, state):
     """It has recorded nothing else, and the list of runs and a report know how it ended."""
     verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
-    try:
-        raise error
-    except error as raised:  # as the interpreter does before the functions of `atexit`
-        monkeypatch.setattr("sys.last_value", raised, raising=False)
+    with pytest.raises(error) as raised:
+        fail(error)
+    # as the interpreter does before the functions of `atexit`
+    monkeypatch.setattr("sys.last_value", raised.value, raising=False)
     verl_otel.shutdown()
     found, row = reader.read([tmp_path / "r1"])[0], run_overview.read(tmp_path / "r1")
     assert (found.state, row.state, row.steps) == (state, state, 0)
-    text = f"FAILED before the first step: ValueError in {test_what_ends_the_program_before_the_first_step_ends_the_run.__name__} (test_ends_of_runs.py:"
+    text = "FAILED before the first step: ValueError in fail (test_ends_of_runs.py:"
     assert (text in texts.explain(found)) == (state == "failed")
 
 
