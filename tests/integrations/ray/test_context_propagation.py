@@ -56,7 +56,7 @@ async def collect(stream):
 def ray(monkeypatch):
     """Ray's modules, hooked, in a process that loads telemetry first."""
     made = types.ModuleType("ray")
-    made.__file__ = "/site/ray/__init__.py"
+    made.__file__ = __file__  # where its methods are from: wrapped by nobody else
     made.helper = types.ModuleType("helper")
     made.helper._is_tracing_enabled = made.helper._get_opentelemetry = bool
     made.helper._opentelemetry = made.helper._global_is_tracing_enabled = None
@@ -76,6 +76,7 @@ def ray(monkeypatch):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(context_propagation.Propagation, "state", "off")
     context_propagation.silence_ray(made.helper)
+    assert context_propagation.Propagation.state == "on"
     context_propagation.patch_actors(made.actor)
     return made
 
