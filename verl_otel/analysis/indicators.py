@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.gpu.accounting import find_flat_groups
 from verl_otel.analysis.model import Explanation, Series
+from verl_otel.analysis.scalars import find_limit
 from verl_otel.health import profiles
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
@@ -18,13 +19,11 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_MEMORY_LIMIT,
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
-    LIMIT,
     REWARD_GROUPS,
     SCALAR_PREFIX,
 )
 
 HEALTHY, BELOW, ABOVE, NO_BAND, UNKNOWN = "healthy", "below", "above", "no band", "unknown"
-_RESPONSE_LIMIT: Final = (attr.LIMIT, "response_tokens")
 _OF_SCALARS: Final = (
     ("mean reward", ("critic.rewards.mean", "critic.score.mean", AVERAGE_REWARD), "reward_band"),
     ("policy KL", ("actor.ppo_kl",), "policy_kl_band"),
@@ -56,7 +55,7 @@ def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
     """Return the name of the run's profile, and its indicators."""
     profile = profiles.from_manifest(run.manifest)
     limits = profile.values
-    lengths, bound = _find_first(run.series, "response_length.mean"), _find_bound(run.series)
+    lengths, bound = _find_first(run.series, "response_length.mean"), find_limit(run.series, "response_tokens")
     share = _judge(
         "response length, share of its limit",
         lengths.values[-1] / bound if lengths is not None and bound else None,
@@ -99,12 +98,6 @@ def _find_first(series: Iterable[Series], *names: str) -> Series | None:
     """Return the first of several scalars that a run has: names, or keys of verl."""
     found = {one.name: one for one in series if not one.labels and one.values}
     return next((found[key] for name in names for key in (SCALAR_PREFIX + name, name) if key in found), None)
-
-
-def _find_bound(series: Iterable[Series]) -> float | None:
-    return next(
-        (one.values[-1] for one in series if one.name == LIMIT and _RESPONSE_LIMIT in one.labels and one.values), None
-    )
 
 
 def _find_silent(run: Explanation) -> float | None:

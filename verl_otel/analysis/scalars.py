@@ -25,6 +25,7 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_MEMORY_LIMIT,
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
+    LIMIT,
     METRICS,
     OTEL_SPANS_DROPPED,
     RAY_SPILL_IO,
@@ -251,6 +252,12 @@ def find_steps(series: Iterable[Series]) -> dict[int, float]:
         for time_ns, value in zip(scalar.times_ns, scalar.values, strict=True)
         if math.isfinite(value)
     }
+
+
+def find_limit(series: Iterable[Series], name: str) -> float | None:
+    """Return a limit of the configuration, such as ``response_tokens``; None if it is not recorded."""
+    found = (one.values[-1] for one in series if one.name == LIMIT and one.values and (attr.LIMIT, name) in one.labels)
+    return max(found, default=None)
 
 
 def find_axis(scalar: Series, steps: Mapping[int, float], begin_ns: int) -> tuple[bool, list[float]]:

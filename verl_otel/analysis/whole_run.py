@@ -15,7 +15,15 @@ from typing import Annotated, Final
 from verl_otel._internal.printable import counted
 from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.model import Explanation, Series, Step, Verdict
-from verl_otel.analysis.scalars import ABOUT_STEP, StepJoiner, find_keys, find_rises, read_component, read_steps
+from verl_otel.analysis.scalars import (
+    ABOUT_STEP,
+    StepJoiner,
+    find_keys,
+    find_limit,
+    find_rises,
+    read_component,
+    read_steps,
+)
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
 from verl_otel.health import signals
 from verl_otel.health.conditions import CUT
@@ -25,7 +33,6 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import (
     ENGINE_MEMORY_ASLEEP,
     HW_GPU_MEMORY_LIMIT,
-    LIMIT,
     OTEL_SPANS_DROPPED,
     PROCESS_MEMORY_USAGE,
     RAY_SPILL_IO,
@@ -46,8 +53,7 @@ def judge_learning(run: Explanation) -> Learning:
     """Return how a run learned, by the thresholds of its profile; steps that were trained again do not count."""
     scores = [key for key in find_keys(run.series) if key.startswith(CORE_VALIDATION)]
     joiner = StepJoiner()
-    limits = (one for one in run.series if one.name == LIMIT and dict(one.labels).get(attr.LIMIT) == "response_tokens")
-    limit = max((one.values[-1] for one in limits if one.values), default=0.0)  # 0: unknown
+    limit = find_limit(run.series, "response_tokens") or 0.0
     components = [key for one in run.series if (key := read_component(one)) is not None]
     for one in read_steps(run.series, [*signals.KEYS, *ABOUT_STEP, *scores, *components, LONGEST_RESPONSE]):
         longest = one.values.pop(LONGEST_RESPONSE, math.inf)

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.analysis.model import Explanation, Series
-from verl_otel.analysis.scalars import StepScalars, find_keys, read_steps
+from verl_otel.analysis.model import Explanation
+from verl_otel.analysis.scalars import StepScalars, find_keys, find_limit, read_steps
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.documents.base import fill
 from verl_otel.cli.documents.tools import Guards
@@ -36,8 +36,6 @@ from verl_otel.guards.wording import describe, find_variable
 from verl_otel.health.conditions import FINITE, LEVEL, Finding, make_conditions
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
-from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import LIMIT
 
 TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
 """Steps with which a guard is tried, unless its option says otherwise."""
@@ -72,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise VerlOtelError(show(missing, SENTENCE))
     profile = arguments.profile or from_manifest(explanation.manifest)
     findings = {guard: replay(guard, getattr(arguments, guard), steps, profile.values) for guard in TRIED}
-    frequency = find_save_frequency(explanation.series)
+    limit = find_limit(explanation.series, "save_frequency")
+    frequency = None if limit is None else int(limit)
     values = {} if best is None else find_values(best, steps, frequency, is_complete=explanation.state in _SAVES_LAST)
     best_step = None if best is None else best.choose(values)
     if arguments.json:
@@ -136,14 +135,6 @@ def replay(
     return next((finding for one in recorded if (finding := condition.observe(*one)) is not None), None)
 
 
-def find_save_frequency(series: Iterable[Series]) -> int | None:
-    """Return every how many steps verl saved, 0 or less: never; None if it is not recorded."""
-    for one in series:
-        if one.name == LIMIT and dict(one.labels).get(attr.LIMIT) == "save_frequency" and one.values:
-            return int(one.values[-1])
-    return None
-
-
 def find_values(
     best: BestMetric, recorded: Sequence[StepScalars], frequency: int | None, *, is_complete: bool
 ) -> dict[int, float]:
@@ -152,7 +143,7 @@ def find_values(
     Args:
         best: The scalar.
         recorded: The scalars of the run.
-        frequency: See `find_save_frequency`.
+        frequency: Every how many steps verl saved, 0 or less: never; None: it is not recorded.
         is_complete: Whether the run came to verl's last step, which verl saves, too.
     """
     values = {one.step: value for one in recorded if (value := best.read(one.values)) is not None}

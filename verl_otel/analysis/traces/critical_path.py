@@ -16,6 +16,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.model import Segment, Trajectory
@@ -201,14 +202,9 @@ _Frame = list[Any]
 """State of one span on the stack: node, place, begin, time reached so far (backwards), remaining children."""
 
 
-def walk(node: Node, begin_ns: int, end_ns: int) -> list[Segment]:
-    """Return the critical path through a span and its descendants, from ``begin_ns`` to ``end_ns`` without a gap."""
-    return _walk(node, begin_ns, end_ns, {})
-
-
 def of_trajectory(root: Node) -> tuple[Segment, ...]:
     """Return the critical path of a trajectory, from its start to its end."""
-    return tuple(_walk(root, root.span.start_ns, max(root.span.start_ns, root.span.end_ns), {}))
+    return tuple(walk(root, root.span.start_ns, max(root.span.start_ns, root.span.end_ns)))
 
 
 def of_step(root: Node, trajectories: Mapping[int, Trajectory], consumed: Sequence[int]) -> tuple[Segment, ...]:
@@ -221,7 +217,7 @@ def of_step(root: Node, trajectories: Mapping[int, Trajectory], consumed: Sequen
             that ended last in it.
     """
     awaited = find_awaited_trajectories(root, trajectories, consumed)
-    return tuple(_walk(root, root.span.start_ns, max(root.span.start_ns, root.span.end_ns), awaited))
+    return tuple(walk(root, root.span.start_ns, max(root.span.start_ns, root.span.end_ns), awaited))
 
 
 def group(path: Iterable[Segment]) -> tuple[tuple[str, str, int], ...]:
@@ -233,8 +229,19 @@ def group(path: Iterable[Segment]) -> tuple[tuple[str, str, int], ...]:
     return tuple(sorted(((*key, total) for key, total in sums.items()), key=lambda item: (-item[2], item[0], item[1])))
 
 
-def _walk(root: Node, begin_ns: int, end_ns: int, awaited: Mapping[int, Sequence[AwaitedTrajectory]]) -> list[Segment]:
-    """Walk from the end to the start, with a stack instead of recursion: users nest spans deeper than Python allows calls."""
+def walk(
+    root: Node, begin_ns: int, end_ns: int, awaited: Mapping[int, Sequence[AwaitedTrajectory]] = MappingProxyType({})
+) -> list[Segment]:
+    """Return the critical path through a span and its descendants, from ``begin_ns`` to ``end_ns`` without a gap.
+
+    It is walked from the end to the start, with a stack instead of recursion: users nest spans deeper than Python allows calls.
+
+    Args:
+        root: The span.
+        begin_ns: Begin of the path.
+        end_ns: End of the path.
+        awaited: The trajectories that phases waited for, by the id of the span of the phase.
+    """
     segments: list[Segment] = []
     first = min(max(root.span.start_ns, begin_ns), end_ns)
     last = max(min(_find_end(root), end_ns), first)
