@@ -85,7 +85,7 @@ def test_a_request_gets_what_was_written_a_second_before_it(runs, monkeypatch):
 def test_a_run_whose_page_was_closed_is_not_read_again(runs, monkeypatch, tmp_path):
     """What was read of it is kept when others take its place, if reading it took long."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(watching.summary, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(watching.reader, "KEPT_SECONDS", 0.0)
     monkeypatch.setattr(reader.RunReader.read, "__defaults__", (1 << 16,))
     now = 0.0
     monkeypatch.setattr(watching.time, "monotonic", lambda: now)
