@@ -5,6 +5,7 @@
 import json
 import logging
 import os
+import signal
 import threading
 import time
 
@@ -16,6 +17,7 @@ from verl_otel import config
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.watchdog import cluster_backend, diagnosis, event_file, overdue
 from verl_otel.watchdog import reporter as reporter_module
+from verl_otel.watchdog.event_loops import LoopWatcher
 from verl_otel.watchdog.process_table import ProcessStatus
 from verl_otel.watchdog.reporter import Reporter
 
@@ -415,3 +417,31 @@ def test_the_last_lines_of_a_log_are_kept_without_secrets(tmp_path):
     assert "s3cret" not in " ".join(lines)
     assert lines[1] == "RuntimeError: CUDA error: x"
     assert reporter_module.find_cause(lines)
+
+
+class Child:
+    """A child of `multiprocessing`, and its own handle."""
+
+    def __init__(self, name, pid):
+        self.name, self.pid, self.returncode, self._popen = name, pid, None, self
+
+
+def test_a_worker_of_a_pool_that_died_is_a_crash(recorded, tmp_path, reporter, monkeypatch, caplog):
+    """A pool forgets it at once. What the pool ends by SIGTERM, and other children, are none; only the first three are reported."""
+    killed, ended, other = Child("ForkPoolWorker-1", 11), Child("ForkPoolWorker-2", 12), Child("Process-3", 13)
+    children = {killed, ended, other}
+    monkeypatch.setattr("multiprocessing.process._children", children)
+    watcher = LoopWatcher(lambda: False, note_death=lambda pid, end: reporter.report_worker("trainer-0", pid, end))
+    watcher.check(0.0, 0.0)
+    killed.returncode, ended.returncode, other.returncode = -signal.SIGKILL, -signal.SIGTERM, -signal.SIGKILL
+    children.clear()
+    for seconds in (0.25, 0.5):
+        watcher.check(seconds, 0.0)
+    path = tmp_path / "r1" / event_file.NAME
+    (event,) = map(json.loads, path.read_text().splitlines())
+    text = "CRASH process 11, a worker of a pool of trainer-0, was killed by SIGKILL: its pool waits for ever for what it worked on"
+    assert (event["kind"], event["text"], event["detail"]["culprit"]["pid"]) == ("crash", text, 11)
+    assert text in caplog.text
+    for number in range(5):
+        reporter.report_worker("trainer-0", number, "was killed by SIGKILL")
+    assert len(path.read_text().splitlines()) == 3

@@ -31,15 +31,14 @@ class PoolWorkers:
 
     def __init__(self) -> None:
         self._known: set[Any] = set()
-        """Those that lived at the last look: a pool forgets one that has died at once."""
+        """Handles of those that lived at the last look: a pool forgets one that has died at once."""
 
     def take_dead(self) -> list[tuple[int, str]]:
         """Return pid and end, in words, of those that have died by themselves since the last call."""
-        living: Any = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
-        known, self._known = self._known, {each for each in list(living) if "PoolWorker" in each.name}
-        ends = [
-            (handle.pid, handle.returncode) for each in known if (handle := getattr(each, "_popen", None)) is not None
-        ]
+        present: Any = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+        handles = {each._popen for each in list(present) if "PoolWorker" in each.name and hasattr(each, "_popen")}
+        known, self._known = self._known, {handle for handle in handles if handle.returncode is None}
+        ends = [(handle.pid, handle.returncode) for handle in known]
         return [(pid, _describe_end(code)) for pid, code in ends if code not in (None, 0, -signal.SIGTERM)]
 
 
