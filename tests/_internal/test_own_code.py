@@ -11,7 +11,8 @@ from verl_otel._internal import own_code
     ("path", "name"),
     [
         ("/home/me/project/rewards/math.py", "rewards/math.py"),
-        ("train.py", "train.py"),
+        ("recipes/own/train.py", "recipes/own/train.py"),
+        ("/train.py", "/train.py"),
         ("/opt/venv/lib/python3.11/site-packages/torch/nn/module.py", "torch/nn/module.py"),
         ("/usr/lib/python3.11/asyncio/runners.py", "asyncio/runners.py"),
         ("<string>", "<string>"),

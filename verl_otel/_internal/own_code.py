@@ -23,7 +23,7 @@ MAX_NESTED: Final = 20
 def shorten(path: str) -> str:
     """Return the name of a file without the folders of this machine: in an installed package from its name on, otherwise the last two parts."""
     name = _LIBRARY.sub("", path)
-    return name if name != path else "/".join(path.split("/")[-_PARTS:])
+    return "/".join(name.split("/")[-_PARTS:]) if name.startswith("/") else name
 
 
 def find_first(error: BaseException) -> BaseException:
