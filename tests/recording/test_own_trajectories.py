@@ -412,7 +412,9 @@ def test_steps_between_two_drains_have_their_own_values_of_gauges(recorded, insi
     found = [
         (steps.get(each.time_ns), str(each.value)) for each in points if each.instrument.name == "verl.actor.pg_loss"
     ]
-    assert found == [(1, "1"), (2, "nan"), (3, "3"), (4, "4")], "once each: stores refuse an older one after a newer one"
+    assert found == [(1, "1"), (2, "nan"), (3, "3"), (4, "4")], (
+        "once each: stores refuse an older one after a newer one"
+    )
 
 
 @verl_otel.reward("math")

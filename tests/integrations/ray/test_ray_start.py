@@ -62,6 +62,20 @@ def test_the_users_arguments_stay(ray, monkeypatch):
     assert mine == {"env_vars": {"A": "b", "OTEL_SERVICE_NAME": "his"}, "working_dir": "/x"}
 
 
+def test_the_exit_waits_once_however_often_ray_is_initialised(ray, monkeypatch):
+    """As by libraries with ``ray.init(ignore_reinit_error=True)``."""
+    waiting = []
+    fake = types.SimpleNamespace(
+        register=waiting.append, unregister=lambda handler: waiting.remove(handler) if handler in waiting else None
+    )
+    monkeypatch.setattr(init_hook, "atexit", fake)
+    for _ in range(3):
+        ray.init(ignore_reinit_error=True)
+    assert len(waiting) == 1
+    ray.shutdown()
+    assert waiting == []
+
+
 def test_the_environment_of_a_job_config_stays(ray):
     """Ray replaces it as a whole by a ``runtime_env``, which therefore contains it."""
     config = types.SimpleNamespace(runtime_env={"env_vars": {"A": "b"}, "pip": ["x"]})

@@ -14,6 +14,7 @@ from verl_otel.watchdog.cluster_backend import set_cluster_backend
 
 HOOKS = (
     Hook("ray", "init", init_hook.patch_init, "workers load verl-otel only when they import verl"),
+    init_hook.END_CLIENT,
     identity.BEGIN_ACTOR,
     Hook(
         "ray.util.tracing.tracing_helper",
@@ -51,4 +52,4 @@ def install() -> None:
     collectors.add(SpillCollector())
     current = current_session()
     carries = current is None or current.config.ray_carrier
-    register(HOOKS if carries else HOOKS[:2])
+    register(HOOKS if carries else HOOKS[:3])

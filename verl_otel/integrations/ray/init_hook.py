@@ -19,7 +19,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.patch import replace
+from verl_otel.integrations.patch import Hook, replace
 from verl_otel.integrations.ray import cluster, cluster_endpoint
 from verl_otel.integrations.ray.context_propagation import Propagation
 from verl_otel.recording.decorate import Steps, surround
@@ -139,6 +139,7 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin_job() -> None:
     """Publish the run in the cluster that this process has joined, and have the exit wait for its workers."""
+    atexit.unregister(_end_job)  # `ray.init(ignore_reinit_error=True)`: it would wait once more for each call
     atexit.register(_end_job)  # registered after Ray's handler, so that it runs first
     with error_boundary.suppress_errors("ray.init"):
         cluster.publish(settings_to_forward())
@@ -231,6 +232,15 @@ def _end_workers(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
         if current is not None:
             cluster.remove()
         yield
+
+
+END_CLIENT: Final = Hook.wrapping(
+    "ray.util.client_connect",
+    "disconnect",
+    surround("ray.shutdown", _end_workers),
+    "what workers record in their last second, with Ray Client",
+)
+"""The end of ``with ray.init("ray://...")``, which does not call ``ray.shutdown``."""
 
 
 @error_boundary.never_raises("exit")
