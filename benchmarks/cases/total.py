@@ -97,6 +97,7 @@ def _by_the_second(name: str, title: str, arguments: Sequence[str], seconds: Map
         rounds=1,
         processes=1,
         suite="total",
+        seconds=900,
         figures=_BESIDES,
     )
 
