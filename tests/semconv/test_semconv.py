@@ -114,7 +114,7 @@ def test_the_roots_are_those_of_the_contract():
     assert roots.pop("trajectory") == TRACESTATE_TRAJECTORY == "verl=t"
     assert TRACESTATE_VALIDATION == "verl=tv"
     assert roots == dict.fromkeys(
-        ("step", "validation", "warmup", "blocked", "paused", "stall", "crash", "guard_stop"), "verl=s"
+        ("step", "validation", "warmup", "blocked", "paused", "stood", "stall", "crash", "guard_stop"), "verl=s"
     )
 
 
