@@ -267,7 +267,7 @@ SETTINGS: Final = (
     Setting("file_count", "VERL_OTEL_FILE_COUNT", make_integer_parser(1, 1000), "16",
         "Files of the full size that the files of one kind and process may take together, compressed or not; beyond it the oldest are deleted."),
     Setting("ray_carrier", "VERL_OTEL_RAY_CARRIER", parse_flag, "1",
-        "Propagate the trace context over Ray actor calls. Without it every process has separate traces."),
+        "Propagate the trace context over Ray's calls of actors and tasks. Without it every process has separate traces."),
     Setting("token_file", "VERL_OTEL_TOKEN_FILE", parse_path, "",
         "File with a bearer token for OTLP. It is read at every export and never logged."),
     Setting("rl_insight", "VERL_OTEL_RL_INSIGHT", make_choice_parser("auto", "on", "off"), "auto",

@@ -33,9 +33,29 @@ def old_generator():
 
 
 @ray.remote
+def seen_by_function(*_words, **_more):
+    return seen()
+
+
+@ray.remote
+def seen_by_generator():
+    yield seen()
+    yield seen()
+
+
+@ray.remote
+def seen_by_nested_function():
+    return ray.get(seen_by_function.remote("a", b="c"))
+
+
+@ray.remote
 class OldActor:
     def method(self):
         return seen()
+
+    def seen_by_stream(self):
+        yield seen()
+        yield seen()
 
     def stream(self):
         for number in range(3):  # noqa: UP028 - as above
@@ -51,6 +71,11 @@ class AsyncActor:
     async def stream(self):
         for number in range(3):
             yield number
+
+    async def seen_by_stream(self):
+        yield seen()
+        await asyncio.sleep(0)
+        yield seen()
 
 
 @ray.remote
@@ -85,7 +110,12 @@ def call_everything(old, new):
         "async_stream": [ray.get(each) for each in new.stream.remote()],
         "options": ray.get(old.method.options(num_returns=1).remote()),
         "nested": ray.get(outer.nested.remote()),
+        "function": ray.get(seen_by_function.remote("a", b="c")),
+        "nested_function": ray.get(seen_by_nested_function.remote()),
     }
+    streams = {"generator": seen_by_generator, "sync_seen": old.seen_by_stream, "async_seen": new.seen_by_stream}
+    for name, stream in streams.items():
+        found[name], found[f"{name} again"] = [ray.get(each) for each in stream.remote()]
     try:
         ray.get(outer.fails.remote())
     except KeyError:

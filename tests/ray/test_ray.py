@@ -19,6 +19,16 @@ HERE = Path(__file__).resolve().parent
 OBSTACLES = HERE.parent / "end_to_end" / "obstacles"
 STREAMS = ("old_generator", "sync_stream", "async_stream")
 METHODS = ("sync", "async", "options", "nested")
+FUNCTIONS = (
+    "function",
+    "nested_function",
+    "generator",
+    "sync_seen",
+    "async_seen",
+    "generator again",
+    "sync_seen again",
+    "async_seen again",
+)
 
 
 def run(script, *arguments, tmp_path, check=True, **variables):
@@ -67,10 +77,12 @@ def test_every_kind_of_call_works_when_we_are_loaded_late(tmp_path):
 
 
 def test_context_goes_with_actor_calls(before):
-    """Loaded before ``ray.init``, the trace reaches sync, async, nested and optioned actor calls, old and new."""
+    """Loaded before ``ray.init``, the trace reaches calls of actors and tasks, old and new: functions, generators, and what they call."""
     assert before["carrier"] == "on"
     for part in ("second", "new"):
-        assert {before[part][name] for name in METHODS} | set(before[part]["async_many"]) == {before["trace"]}
+        seen = {name: before[part][name] for name in (*METHODS, *FUNCTIONS)}
+        assert seen == dict.fromkeys(seen, before["trace"])
+        assert set(before[part]["async_many"]) == {before["trace"]}
     assert {before["first"][name] for name in METHODS} == {""}
 
 

@@ -327,7 +327,7 @@ def check_hooks() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """Whether context is propagated through Ray's actor calls, and whether the job has its own setup hook."""
+    """Whether context is propagated through Ray's calls of actors and tasks, and whether the job has its own setup hook."""
     from verl_otel.integrations import source_inspection
     from verl_otel.integrations.ray import init_hook
 
@@ -346,11 +346,7 @@ def check_ray() -> Iterator[Finding]:
             "note", "Ray carrier", f"Ray {text}: works if verl is imported before ray.init (verl's own trainers do)"
         )
     else:
-        yield Finding(
-            "ok",
-            "Ray carrier",
-            f"Ray {text}: context goes with actor calls; streaming generators and remote functions are left alone",
-        )
+        yield Finding("ok", "Ray carrier", f"Ray {text}: context goes with calls of actors and tasks")
     if not SUPPORTED_RAY[0] <= number[:2] <= SUPPORTED_RAY[1]:
         first, last = (".".join(map(str, release)) for release in SUPPORTED_RAY)
         yield Finding("note", "Ray", f"{text} was not tried (tried: {first} to {last})")

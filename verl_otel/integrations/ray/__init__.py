@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ray: the plug-in in every worker, trace context over actor calls, and the identity of a process."""
+"""Ray: the plug-in in every worker, trace context over calls of actors and tasks, and the identity of a process."""
 
 import sys
 
