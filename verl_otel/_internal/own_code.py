@@ -44,12 +44,12 @@ def find_raised(error: BaseException) -> str:
     """Return the innermost line of the user's own code that an exception came through, ``FILE:LINE in FUNCTION``; empty: unknown.
 
     Where it came through none, return the line that raised it, unless that is generated code: a model may have written it. Of a group of exceptions
-    it is the line of the first one.
+    it is the line of the first one, if that was raised.
 
     Example:
         "rewards/math.py:12 in parse"
     """
-    own = last = entry = find_first(error).__traceback__
+    own = last = entry = find_first(error).__traceback__ or error.__traceback__
     while entry is not None:
         last = entry
         own = entry if is_own(entry.tb_frame.f_code.co_filename) else own
