@@ -37,7 +37,6 @@ CONTENDERS: Final = (OURS, "opentelemetry", "prometheus_client")
 SUMMARY_TOTAL: Final[Mapping[str, tuple[str, Sequence[str]]]] = {
     "timed call with four labels, total CPU": ("total-metrics", CONTENDERS),
     "call with span, histogram and four attributes, sent, total CPU": ("total-span", SENT),
-    "trajectory of 32 spans through verl's hooks, sent, total CPU": ("total-hooks", SENT),
 }
 """Rows of that table on what all threads spend: title, case, and its variants."""
 
