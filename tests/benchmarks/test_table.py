@@ -134,7 +134,6 @@ def test_the_summary_has_a_row_for_each_title():
         "| import | - | - | - |",
         "| timed call with four labels, total CPU | 145 ns | - | - |",
         "| call with span, histogram and four attributes, sent, total CPU | - | - | - |",
-        "| trajectory of 32 spans through verl's hooks, sent, total CPU | - | - | - |",
         "| CPU time, share of a step of real verl (830 ms on the CPU test bed) | 1.1 % | - | - |",
     ]
 

@@ -17,7 +17,7 @@ from tests.builders import otlp_json
 from tests.builders.environments import inherit
 from verl_otel import resource
 
-OF_BUSY_MACHINES = ("verl.event_loop.blocked", "verl.process.paused")
+OF_BUSY_MACHINES = ("verl.event_loop.blocked", "verl.process.paused", "verl.thread.stood")
 """Spans that a program has in addition where it does not run for a while."""
 
 

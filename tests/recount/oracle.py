@@ -434,7 +434,9 @@ class OwnLoop(Oracle):
 
     @property
     def last_tail(self):
-        return self.tail_of(self.last_trajectories, self.lines("step")[-1]["seconds"])
+        """Of the last step that did not raise: a step that is cut off is not judged."""
+        last = self.whole[-1]
+        return self.tail_of([each for each in self.trajectories if each.submitted == last["step"]], last["seconds"])
 
     @property
     def begun(self):
