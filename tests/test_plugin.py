@@ -18,7 +18,7 @@ import verl_otel.plugin
 {after}
 new = [type(each) for each in sys.meta_path if each not in finders]
 own = [each.__name__ for each in new if each.__module__.startswith("verl_otel")]
-loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "requests", "prometheus_client"))
+loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "requests", "prometheus_client", "msgspec"))
 from verl_otel.recording.state import RECORDER
 print(json.dumps({{"own": own, "loaded": loaded, "on": RECORDER.on, "threads": threading.active_count()}}))
 """
@@ -94,7 +94,7 @@ def test_on_registers_hooks_and_waits(look, tmp_path):
     result = look(VERL_OTEL_ENABLED="1")
     assert (result.seen["own"], result.seen["on"], result.seen["threads"]) == (FINDERS, True, 2)
     assert "opentelemetry.sdk.trace" in result.seen["loaded"]
-    assert not [name for name in result.seen["loaded"] if name.startswith(("requests", "prometheus"))]
+    assert not [name for name in result.seen["loaded"] if name.startswith(("requests", "prometheus", "msgspec"))]
     (line,) = result.err.splitlines()
     assert line.startswith("verl-otel: enabled, but this program recorded nothing: ")
     assert not (tmp_path / "runs").exists()

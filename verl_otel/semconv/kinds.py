@@ -196,3 +196,18 @@ GPU_CAUSES: Final = {
     "unknown": GpuCause("idle", ("grey", "cross", "unknown")),
 }
 """By name, as in JSON and as label ``verl.gpu.cause``."""
+
+
+# -- Learning --
+
+GROUP_RELATIVE: Final = (
+    "grpo",
+    "grpo_vectorized",
+    "grpo_passk",
+    "rloo",
+    "rloo_vectorized",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "gpg",
+)
+"""verl's estimators (0.9.1, ``core_algos.py``) in which equal scores of a group give advantages of zero."""

@@ -32,6 +32,7 @@ from verl_otel.analysis.traces.span_names import (
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.stragglers import EVIDENCE
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.kinds import GROUP_RELATIVE
 
 # -- Collects the activity around a window of time: by the devices that it occupied, and by what explains idle ones --
 
@@ -435,17 +436,6 @@ NEVER_TRAINED: Final = ("aborted", "failed", "dropped", "lost")
 """Reasons for tokens that are not among the trained ones. All other reasons are for tokens that are."""
 UNKNOWN: Final = ("padding", "recomputed", "joules")
 """Not recorded by any span: padding is added and removed inside verl, an engine counts preemptions but not their tokens."""
-GROUP_RELATIVE: Final = (
-    "grpo",
-    "grpo_vectorized",
-    "grpo_passk",
-    "rloo",
-    "rloo_vectorized",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "gpg",
-)
-"""verl's estimators (0.9.1, ``core_algos.py``) in which equal scores of a group give advantages of zero."""
 _ABORTED: Final = ("abort", "aborted", "cancelled")
 _CUT: Final = ("length", "max_tokens")
 

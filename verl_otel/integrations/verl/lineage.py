@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.analysis.gpu.accounting import GROUP_RELATIVE
 from verl_otel.integrations.patch import PATCHED, Hook, argument
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, learning, step_log
@@ -32,6 +31,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import count_groups, describe_tail, record_groups, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.semconv.kinds import GROUP_RELATIVE
 from verl_otel.semconv.spans import MAX_LINKS
 
 TAG: Final = "verl_otel"
