@@ -22,6 +22,8 @@ Z = 1.96
 DEVELOPMENT = ("1", "2", "3")
 SOON = 15
 """Seconds within which what hangs or dies is to be named."""
+RARE = 0.02
+"""Half an interval below which shares have a digit after the point."""
 
 
 def read(path):
@@ -70,7 +72,8 @@ def write(results):
     missed = [judgement for name in KINDS for _, judgement in judged if judgement.kind == name and not judgement.named]
     return _TEXT.format(
         series=_wrap(
-            f"{_describe_series(planted)} Each training was run once, and no detector was changed because of one."
+            f"{_describe_series(planted)} Each training was run once, and no detector was changed because of one. "
+            "Some were changed between the seeds, for other reasons: the last one was run with the present ones."
         ),
         development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
@@ -175,7 +178,8 @@ def _share(count, total):
     share, more = count / total, Z * Z / total
     middle = (share + more / 2) / (1 + more)
     half = Z / (1 + more) * math.sqrt(share * (1 - share) / total + more / total / 4)
-    return f" ({share:.0%}; {max(0.0, middle - half):.0%} to {min(1.0, middle + half):.0%})"
+    digits = 0 if half >= RARE else 1
+    return f" ({share:.{digits}%}; {max(0.0, middle - half):.{digits}%} to {min(1.0, middle + half):.{digits}%})"
 
 
 def _count(name, judgements):
