@@ -53,10 +53,6 @@ class OldActor:
     def method(self):
         return seen()
 
-    def seen_by_stream(self):
-        yield seen()
-        yield seen()
-
     def stream(self):
         for number in range(3):  # noqa: UP028 - as above
             yield number
@@ -72,6 +68,16 @@ class AsyncActor:
         for number in range(3):
             yield number
 
+
+class Streams:
+    """Made an actor's class when telemetry is loaded: generators of one that was before take no context."""
+
+    def seen_by_stream(self):
+        yield seen()
+        yield seen()
+
+
+class AsyncStreams:
     async def seen_by_stream(self):
         yield seen()
         await asyncio.sleep(0)
@@ -113,7 +119,12 @@ def call_everything(old, new):
         "function": ray.get(seen_by_function.remote("a", b="c")),
         "nested_function": ray.get(seen_by_nested_function.remote()),
     }
-    streams = {"generator": seen_by_generator, "sync_seen": old.seen_by_stream, "async_seen": new.seen_by_stream}
+    sync, asynchronous = ray.remote(Streams).remote(), ray.remote(AsyncStreams).remote()
+    streams = {
+        "generator": seen_by_generator,
+        "sync_seen": sync.seen_by_stream,
+        "async_seen": asynchronous.seen_by_stream,
+    }
     for name, stream in streams.items():
         found[name], found[f"{name} again"] = [ray.get(each) for each in stream.remote()]
     try:
