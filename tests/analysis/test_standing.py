@@ -10,9 +10,9 @@ from verl_otel.model import LinkRecord
 
 SLOW = 4
 PLACES = {
-    "write_dump": "/work/train.py:12 in write_dump",
-    "hold": "/work/agent.py:7 in hold",
-    "wait": "/work/agent.py:9 in wait",
+    "write_dump": "train.py:12 in write_dump",
+    "hold": "agent.py:7 in hold",
+    "wait": "agent.py:9 in wait",
 }
 
 

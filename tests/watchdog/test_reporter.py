@@ -439,7 +439,7 @@ def test_a_worker_of_a_pool_that_died_is_a_crash(recorded, tmp_path, reporter, m
         watcher.check(seconds, 0.0)
     path = tmp_path / "r1" / event_file.NAME
     (event,) = map(json.loads, path.read_text().splitlines())
-    text = "CRASH process 11, a worker of a pool of trainer-0, was killed by SIGKILL: its pool waits for ever for what it worked on"
+    text = "CRASH process 11, a worker of a pool of trainer-0, was killed by SIGKILL: its pool never returns what it worked on"
     assert (event["kind"], event["text"], event["detail"]["culprit"]["pid"]) == ("crash", text, 11)
     assert text in caplog.text
     for number in range(5):

@@ -36,7 +36,7 @@ class PoolWorkers:
     def take_dead(self) -> list[tuple[int, str]]:
         """Return pid and end, in words, of those that have died by themselves since the last call."""
         present: Any = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
-        handles = {each._popen for each in list(present) if "PoolWorker" in each.name and hasattr(each, "_popen")}
+        handles = {each._popen for each in list(present) if "PoolWorker" in each.name}
         known, self._known = self._known, {handle for handle in handles if handle.returncode is None}
         ends = [(handle.pid, handle.returncode) for handle in known]
         return [(pid, _describe_end(code)) for pid, code in ends if code not in (None, 0, -signal.SIGTERM)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
@@ -27,3 +28,10 @@ def read() -> dict[int, FrameType]:
         return sys._current_frames()
     finally:
         gc.enable()
+
+
+def walk(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame and those that called it, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -319,8 +319,8 @@ def error_name(error: BaseException) -> str:
     """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module).
 
     Names that are too long or not identifiers become ``_OTHER``: code that a model wrote may define classes, and the name becomes a label.
-    A group of exceptions is named by the first one, and what Ray raises for an exception in another process by that exception. An error of the system without a class of its own, such as a full
-    disk, is named by its code. Never raises.
+    A group of exceptions is named by the first one, and what Ray raises for an exception in another process by that exception. An error of the
+    system without a class of its own, such as a full disk, is named by its code. Never raises.
     """
     try:
         error = own_code.find_first(error)

@@ -209,14 +209,12 @@ def _identify(chunk: list[Span]) -> None:
         if span.ids is None:
             outer = span.outer
             if type(outer) is Span and not span.site.spec.root:
-                above, ids = outer, outer.ids
-                while ids is None and above.stop and type(above.outer) is Span and not above.site.spec.root:
-                    above, ids = above.outer, above.outer.ids  # an ended parent needs no ids if nothing shows it
-                if type(ids) is SpanIds or (ids := _find_ids(above)):
-                    if not ids.flags & SAMPLED:
-                        span.ids = (ids, 0)  # nothing shows it, so it needs no id of its own
-                    elif type(outer.ids) is SpanIds or _find_ids(outer):
+                ids: Any = outer.ids
+                if type(ids) is SpanIds or (ids := _find_ids(outer)):
+                    if ids.flags & SAMPLED:
                         waiting.append(span)
+                    else:
+                        span.ids = (ids, 0)  # nothing shows it, so it needs no id of its own
             elif not outer or span.site.spec.root:
                 roots.append(span)
     create_child_ids(waiting)

@@ -82,7 +82,7 @@ def _find(span: Span, validate: str) -> Histogram:
         if spec.duration in _WITH_ERROR:
             labels += ((attr.ERROR_TYPE, detail.error),)
         return histogram(spec.duration, labels)
-    if not own or not spec.labels or own.keys().isdisjoint(spec.labels):
+    if not own or own.keys().isdisjoint(spec.labels):
         series = site.default_series.get(validate)
         if series is None:
             series = site.default_series[validate] = _find_cached(
@@ -278,7 +278,7 @@ def _llm(span: Span, seconds: float, validate: str) -> None:
     cache = site.token_series if own.keys().isdisjoint(_LLM_LABELS) else {}
     both: list[float | None] = []
     for metric, key in _TOKENS:
-        tokens = to_number(own[key] if key in own else fixed.get(key))
+        tokens = to_number(own.get(key, fixed.get(key)))
         both.append(tokens)
         if tokens is not None:
             series = cache.get((metric, validate))
@@ -301,7 +301,7 @@ def _turn(span: Span, _seconds: float, _validate: str) -> None:
 def _tool(span: Span, seconds: float, validate: str) -> None:
     if not span.site.hook:
         own_loop.note_tool(span, seconds)
-    setup = to_number((span._attributes or {}).get(attr.TOOL_SETUP_SECONDS))
+    setup = to_number(span.find_attribute(attr.TOOL_SETUP_SECONDS))
     if setup is not None:
         more = _VALIDATION_LABELS[validate]
         _find_cached(counter, metric_names.TOOL_SETUP_TIME, span.attributes, (attr.GEN_AI_TOOL,), *more).record(setup)

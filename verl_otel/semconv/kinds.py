@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of verdicts: kinds of work, what to do about them, what a verdict is about, causes of GPU time, and what is said without one.
+"""The vocabulary of verdicts: kinds of work, what to do about them, what a verdict is about, causes of GPU time, and sentences for steps without a verdict.
 
 Commands, JSON, pages and their colours take names and words from here. A new cause is one row here, the rule that finds it, and its row in
 ``docs/how-to/act-on-verdicts.md``.
@@ -48,7 +48,7 @@ ADVICE: Final = {
     "unknown": "run verl-otel check: spans of a process are missing",
 }
 
-# -- What is said of steps without a verdict --
+# -- Sentences for steps without a verdict --
 
 NOTHING_DELAYED: Final = "nothing delayed any of {steps} noticeably"
 TOO_FEW: Final = "too few steps to say what is usual"

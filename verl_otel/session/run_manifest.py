@@ -171,10 +171,8 @@ def record_training(folder: Path, record: Mapping[str, Any]) -> bool:
 
 def _merge(status: object, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status of a run with another record. It is of the same process as one that began at the same time."""
-    trainings, earlier = (
-        _list_trainings({STATUS: status}),
-        status.get("earlier_steps") if isinstance(status, dict) else 0,
-    )
+    trainings = _list_trainings({STATUS: status})
+    earlier = status.get("earlier_steps") if isinstance(status, dict) else None
     for place, each in enumerate(trainings):
         if (each.get("process"), each.get("began")) == (record["process"], record["began"]):
             trainings[place] = dict(record)

@@ -512,7 +512,7 @@ class Reporter:
         self._dead_children += 1
         if self._dead_children > MAX_CHILDREN:
             return
-        text = f"CRASH process {pid}, a worker of a pool of {instance}, {end}: its pool waits for ever for what it worked on"
+        text = f"CRASH process {pid}, a worker of a pool of {instance}, {end}: its pool never returns what it worked on"
         culprit = {"instance": f"pool-worker-{pid}", "pid": pid, "host": socket.gethostname()}
         key = ("crash", culprit["instance"], "")
         self._append_event(

@@ -104,12 +104,7 @@ def _describe_threads() -> Iterator[str]:
         if ident == own_thread:
             continue
         yield f"Thread {ident:#x} [{names.get(ident, '?')}] (most recent call first):"
-        current: FrameType | None = frame
-        for _ in range(MAX_FRAMES):
-            if current is None:
-                break
-            yield format_frame(current)
-            current = current.f_back
+        yield from map(format_frame, itertools.islice(thread_frames.walk(frame), MAX_FRAMES))
 
 
 def _describe_tasks() -> Iterator[str]:
@@ -141,14 +136,12 @@ def find_callback(top: FrameType, base: FrameType | None) -> list[FrameType]:
         base: The frame that runs the loop, for loops that have no frame for a callback, as uvloop's.
     """
     frames: list[FrameType] = []
-    current: FrameType | None = top
-    while current is not None:
+    for current in thread_frames.walk(top):
         if is_handle(current):
             return frames or ([current] if find_c_function(current) is not None else [])
         if current is base:
             return frames
         frames.append(current)
-        current = current.f_back
     return []
 
 
@@ -209,13 +202,11 @@ def _find_loops() -> dict[Any, int]:
     """Return asyncio's own loops that run, each with the id of its thread."""
     loops: dict[Any, int] = {}
     for ident, frame in thread_frames.read().items():
-        current: FrameType | None = frame
-        while current is not None:
+        for current in thread_frames.walk(frame):
             if current.f_code.co_name == "run_forever":
                 loop = current.f_locals.get("self")
                 if isinstance(loop, asyncio.AbstractEventLoop):
                     loops[loop] = ident
-            current = current.f_back
     return loops
 
 

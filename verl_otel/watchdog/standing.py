@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from statistics import median
 from types import FrameType
 from typing import Any, Final
@@ -142,16 +143,9 @@ class StandingWork:
 
 def _find_frame(where: int | weakref.ref[Any], frames: dict[int, FrameType]) -> FrameType | None:
     """Return the innermost frame of the user's own code in a thread or a task; None if there is none."""
-    found = None
     if isinstance(where, int):
-        current = frames.get(where)
-        for _ in range(MAX_FRAMES):
-            if current is None or own_code.is_own(current.f_code.co_filename):
-                return current
-            current = current.f_back
-        return None
-    task = where()
-    for frame in stack_dumps.walk_frames(task.get_coro()) if task is not None else ():
-        if own_code.is_own(frame.f_code.co_filename):
-            found = frame
-    return found
+        stack = list(islice(thread_frames.walk(frames.get(where)), MAX_FRAMES))
+    else:
+        task = where()
+        stack = list(stack_dumps.walk_frames(task.get_coro()))[::-1] if task is not None else []
+    return next((frame for frame in stack if own_code.is_own(frame.f_code.co_filename)), None)

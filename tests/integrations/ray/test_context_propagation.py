@@ -56,7 +56,7 @@ async def collect(stream):
 def ray(monkeypatch):
     """Ray's modules, hooked, in a process that loads telemetry first."""
     made = types.ModuleType("ray")
-    made.__file__ = __file__  # where its methods are from: wrapped by nobody else
+    made.__file__ = __file__  # where its methods are from: nothing else wraps them
     made.helper = types.ModuleType("helper")
     made.helper._is_tracing_enabled = made.helper._get_opentelemetry = bool
     made.helper._opentelemetry = made.helper._global_is_tracing_enabled = None

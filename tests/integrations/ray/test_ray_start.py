@@ -216,7 +216,8 @@ def test_shutdown_is_still_shutdown(ray):
     assert ray.calls == ["shutdown"] * 2
 
 
-def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
+@pytest.mark.parametrize("way", ["shutdown", "disconnect"])
+def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch, way):
     """The driver may go on without Ray, or with another cluster; the end of the run is that of its exit."""
     calls = ray.calls
 
@@ -241,8 +242,11 @@ def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
 
     monkeypatch.setattr(init_hook, "current_session", Driver)
     monkeypatch.setattr(init_hook.cluster, "remove", lambda: None)
-    ray.shutdown()
-    assert calls == ["last trajectories", "workers end", "shutdown", "run goes on"]
+    client = types.ModuleType("ray.util.client_connect")  # ``with ray.init("ray://...")`` calls no ``ray.shutdown``
+    client.disconnect = lambda: calls.append("disconnect")
+    init_hook.END_CLIENT.install(client)
+    {"shutdown": ray.shutdown, "disconnect": client.disconnect}[way]()
+    assert calls == ["last trajectories", "workers end", way, "run goes on"]
 
 
 def test_a_ray_without_its_private_names_can_be_shut_down(ray, monkeypatch, swallow):
