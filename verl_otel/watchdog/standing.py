@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import islice
 from statistics import median
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import own_code, thread_frames
 from verl_otel.model import LinkRecord
@@ -28,7 +28,7 @@ from verl_otel.watchdog import stack_dumps
 from verl_otel.watchdog.stack_dumps import format_frame
 
 STOOD_SECONDS: Final = 0.5
-"""Shortest time at one line that is recorded, and age of the trajectories that are looked at."""
+"""Shortest time at one line that is recorded. Trajectories are looked at from half of this age on."""
 USUAL_FACTOR: Final = 1.5
 """Time at a line, as a multiple of the median of the last ones, up to which it is usual, and not recorded."""
 MAX_TRAJECTORIES: Final = 8
@@ -44,14 +44,14 @@ MAX_FRAMES: Final = 64
 _SITE: Final = CallSite("stood", hook=True)
 
 
-class _Stay:
-    """The time for which something has been at one line."""
+class _Stay(NamedTuple):
+    """Where something has been since a time."""
 
-    def __init__(self, place: tuple[str, int], line: str, begin: float, seen: float) -> None:
-        self.place = place
-        self.line = line
-        self.begin = begin
-        self.seen = seen
+    place: tuple[str, int]
+    """File and line."""
+    line: str
+    """The same in words."""
+    begin: float
 
 
 class StandingWork:
@@ -100,13 +100,12 @@ class StandingWork:
             place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
             stay = self._stays.get(span)
             if stay is not None and stay.place == place:
-                stay.seen = now
                 continue
             changed = (looked + now) / 2 if stay is not None or span is None else max(looked, span.start)
             if stay is not None:
                 self._end(span, changed)
             if frame is not None and place is not None:
-                self._stays[span] = _Stay(place, format_frame(frame).strip(), changed, now)
+                self._stays[span] = _Stay(place, format_frame(frame).strip(), changed)
 
     def _find_oldest(self, now: float) -> Iterator[tuple[Span | None, int | weakref.ref[Any]]]:
         if self._step is not None:
