@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that were paused: a verdict names the process and why, whatever else it would have named."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +20,11 @@ SLOW = 4
 STOPPED = "the process did not run, stopped or waiting for a CPU"
 
 
-def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by="", queued=None):
+def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by="", queued=None, pieces=1):
     """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused.
 
     ``work``: seconds by which the update of that step takes longer besides. ``by``: the process that was paused, if another one noted it.
-    ``queued``: seconds of the pause in the run queue.
+    ``queued``: seconds of the pause in the run queue. ``pieces``: into how many pauses it is divided.
     """
     trainer, agent = story.process(), story.process("agent_loop")
     rank, storage = story.process("actor_rollout_ref", verl__rank=0), story.process("transfer_queue")
@@ -45,7 +47,9 @@ def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0,
             start = {"agent_loop": begin + 0.2, "actor_rollout_ref": ends[1] + 0.1}.get(role, ends[0] + 0.05)
             other = {"verl__stall__instance": by} if by else {}
             other |= {} if queued is None else {"verl__paused__queued_seconds": queued}
-            paused[role].span("verl.process.paused", start, start + more, reason=reason, **other)
+            cuts = [start + more * piece / pieces for piece in range(pieces + 1)]
+            for a, b in itertools.pairwise(cuts):
+                paused[role].span("verl.process.paused", a, b, reason=reason, **other)
         now = ends[2] + 0.05
     return story
 
@@ -136,6 +140,24 @@ def test_short_pauses_of_many_processes_are_one_cause(story, pieces, names):
     held = {step.number: step.verdicts for step in reader.read([story.write()])[0].steps if step.verdicts}
     assert [verdict.cause_name for verdict in held.get(SLOW, ())] == names
     assert list(held) == [SLOW] * bool(names)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "names"),
+    [
+        ({}, ["no CPU"]),
+        ({"queued": 0.1}, []),
+        ({"every": True}, []),
+        ({"reason": "collection"}, ["garbage collection"]),
+    ],
+)
+def test_short_waits_for_a_cpu_are_the_cause_where_nothing_else_is_found(story, keywords, names):
+    """Each is too short to be on the path of a trajectory. They are most of what the step took longer, or are not named."""
+    keywords = {"role": "agent_loop", "reason": "cpu", "pieces": 6, **keywords}
+    run = reader.read([add_steps(story, 2.4, **keywords).write()])[0]
+    found = [verdict for step in run.steps for verdict in step.verdicts]
+    assert [verdict.cause_name for verdict in found] == names
+    assert all(verdict.subject == "agent_loop-0" and verdict.saved == pytest.approx(2.4, abs=0.1) for verdict in found)
 
 
 def test_a_process_without_telemetry_is_named(story):

@@ -99,6 +99,8 @@ class Aggregator(msgspec.Struct, dict=True):
     _blocked: dict[int, Blocked] = {}
     _lengths: list[float] = []
     """Seconds of the last steps."""
+    _starved: list[float] = []
+    """Seconds of the last steps in which a process had no CPU."""
     _gpu_account: GpuAccount | None = None
     start_ups: list[StartUp] = []
     """Of the newest attempts."""
@@ -409,12 +411,17 @@ class Aggregator(msgspec.Struct, dict=True):
         """Return the critical path of a step with the blocked loops and paused processes on it, and what the loops cost; judge these."""
         step = built.step
         is_first, self._attempt = step.attempt != self._attempt, step.attempt
-        usual = median(self._lengths) if self._lengths else 0.0
+        starved = self.blocked_loops.find_starved(step.start_ns, step.end_ns)
+        usual, usually_starved = (median(known) if known else 0.0 for known in (self._lengths, self._starved))
         self._lengths.append(step.seconds)
-        del self._lengths[:-REMEMBERED_STEPS]
+        self._starved.append(blocked_loops.count_seconds(starved))
+        del self._lengths[:-REMEMBERED_STEPS], self._starved[:-REMEMBERED_STEPS]
         path, waits = self.blocked_loops.mark(step.path) if self.blocked_loops else (step.path, ())
-        if waits and not is_first:  # the first step of an attempt includes the start-up
-            self._blocked[step.trace_id] = blocked_loops.judge(step, waits, built.members, usual)
+        if (waits or starved) and not is_first:  # the first step of an attempt includes the start-up
+            found = blocked_loops.judge(step, waits, built.members, usual)
+            rest = blocked_loops.judge_starved(step, starved, usual, usually_starved)
+            if found.verdicts or rest is not None:
+                self._blocked[step.trace_id] = found._replace(starved=rest)
         return path, blocked_loops.find_saving(waits, built.members)
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
@@ -496,7 +503,8 @@ class Aggregator(msgspec.Struct, dict=True):
             blocked = self._blocked.get(step.trace_id, Blocked())
             verdicts = blocked_loops.drop_explained(step, final.get(step.trace_id, ()), blocked)
             if not step.interrupted:
-                verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
+                own = (*verdicts, *blocked.verdicts) or tuple(filter(None, (blocked.starved,)))
+                verdicts = judge.sort((*own, *between.get(step.trace_id, ())))
             until_ns = max(step.end_ns, step.open_ns or step.next_ns)
             pauses = self.blocked_loops.find_pauses(step.start_ns, until_ns) if verdicts else {}
             stood = self.blocked_loops.find_stood(step.start_ns, until_ns) if verdicts else []

@@ -175,6 +175,10 @@ class BlockedLoops(msgspec.Struct):
         """Return the times for which steps and trajectories of all processes stood at one line within two times."""
         return [stay for known in self._stood.values() for stay in known.find(begin_ns, end_ns)]
 
+    def find_starved(self, begin_ns: int, end_ns: int) -> list[Blocking]:
+        """Return the intervals within two times in which a process had no CPU, disjoint and in the order of time, also the short ones."""
+        return list(_cut([self._starved], begin_ns, end_ns))
+
     def _find_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
         """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time."""
         found, known = _Intervals(), list(self._starved.find(begin_ns, end_ns))
@@ -330,6 +334,8 @@ class Blocked(NamedTuple):
     """One for each process and what blocked it."""
     covered: Keyed[tuple[str, str], float] = Keyed()
     """Seconds of its critical path that these took from each kind and name of work."""
+    starved: Verdict | None = None
+    """That processes had no CPU again and again, each time too short to be named; it counts where nothing else is found."""
 
 
 def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> Blocked:
@@ -363,6 +369,23 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         for blocking in blockings:
             covered[blocking.work] = covered.get(blocking.work, 0.0) + count_seconds([blocking])
     return Blocked(tuple(verdicts), covered)
+
+
+def judge_starved(step: Step, starved: Sequence[Blocking], usual: float, usually_starved: float) -> Verdict | None:
+    """Return the verdict that processes had no CPU again and again, each time too short to be named; None if that is not why the step is long.
+
+    Other programs that take the CPUs delay each process of a step a little.
+
+    Args:
+        step: The step.
+        starved: The intervals in it in which processes had no CPU, disjoint.
+        usual: Median of the seconds of the steps before; 0: unknown.
+        usually_starved: Median of the seconds of such intervals in the steps before.
+    """
+    longer, seconds = step.seconds - usual, count_seconds(starved) - usually_starved
+    if not usual or longer < max(PHASE_SECONDS, usual / 2, step.uncertainty) or seconds < longer / 2:
+        return None
+    return _make(step, starved, seconds, min(seconds, longer))
 
 
 def _find_code(blocking: Blocking) -> str:
