@@ -41,8 +41,7 @@ test-full: $(STAMP) programs ## Run everything, to the end (4 hours): what `make
 	@$(BIN)/python -m tests.gate --full $(addprefix --only ,$(ONLY))
 
 matrix: $(STAMP) ## Train in every mode of verl, count every number in each, and write docs/reference/modes.md (75 minutes)
-	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/recount tests/end_to_end/test_interrupted.py \
-		tests/end_to_end/test_surroundings.py tests/end_to_end/test_mixed.py tests/end_to_end/test_guards.py tests/examples/test_with_verl.py --matrix
+	$(BIN)/python -m pytest @tests/end_to_end/matrix.txt --matrix
 	$(BIN)/python -m tests.end_to_end.modes_page
 	$(BIN)/python -m pytest tests/end_to_end/test_modes_page.py --matrix
 
