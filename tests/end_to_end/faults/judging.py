@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether what was reported of a fault names it rightly."""
 
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ def find_felt(result, fault, reached):
 def _read_ends(result):
     """Return number, begin and end of each step but the first, which has no begin in the log."""
     ends = sorted((int(number), end) for number, end in result["ends"].items())
-    return [(number, begin, end) for (_, begin), (number, end) in zip(ends, ends[1:], strict=False)]
+    return [(number, begin, end) for (_, begin), (number, end) in pairwise(ends)]
 
 
 BUSY = 0.5

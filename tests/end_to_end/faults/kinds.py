@@ -147,8 +147,9 @@ _OTHERWISE = {
     "separate_async": _ROLLOUTS_APART,
     "fully_async": {
         **_ROLLOUTS_APART,
-        "slow tracker": {"right": ("between logging file", "phase logging file")},  # it logs within its step
-        "slow code after a step": {"right": ("between between", "phase step")},  # of two local steps, the first is within one
+        # It logs within its step, of two local steps, and ends the first of them there, too.
+        "slow tracker": {"right": ("between logging file", "phase logging file")},
+        "slow code after a step": {"right": ("between between", "phase step")},
         "slow validation": {"number": "checkpoint"},
         "stopped raylet": {"plant": "advantage!raylet"},
         "CPU taken by other programs": {"plant": "advantage!hog"},

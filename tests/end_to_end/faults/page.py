@@ -30,6 +30,9 @@ Z = 1.96
 DEVELOPMENT = ("1", "2", "3")
 SOON = 15
 """Seconds within which what hangs or dies is to be named."""
+_COLUMNS = [
+    "mode", "kind", "sort", "where", "held out", "planted", "not felt", "found", "named rightly", "time to the name",
+]  # fmt: skip
 RARE = 0.02
 """Half an interval below which shares have a digit after the point."""
 
@@ -110,10 +113,7 @@ def write(results):
             ],
         ),
         kinds_table=_table(
-            [
-                "mode", "kind", "sort", "where", "held out", "planted", "not felt", "found", "named rightly",
-                "time to the name",
-            ],
+            _COLUMNS,
             [_count(*key, by_kind[key], unfelt[key]) for key in tried],
         ),
         unplanted="\n".join(_describe_unplanted(mode, tried) for mode in dict(tried)),
@@ -134,7 +134,9 @@ def _describe_unplanted(mode, tried):
 def _describe_series(results):
     """Return which seeds were run, how many trainings of each, and beside which load."""
     counts = Counter((result.get("seed", "?"), find_mode(result)) for result in results)
-    seeds = ", ".join(f"{seed} (`{mode}`, {count} training{'s' * (count > 1)})" for (seed, mode), count in sorted(counts.items()))
+    seeds = ", ".join(
+        f"{seed} (`{mode}`, {count} training{'s' * (count > 1)})" for (seed, mode), count in sorted(counts.items())
+    )
     shares = [step["others"] for result in results for step in result["steps"].values() if "others" in step]
     if not shares or not _describe_load(results):
         return f"Seeds: {seeds or 'none'}."
@@ -303,7 +305,7 @@ RIGHT: Final[dict[str, tuple[int, int]]] = {rows}
 _TEXT = """# Faults
 
 How many planted faults verl-otel finds and names, counted in real trainings. This page is made from the results in
-`tests/end_to_end/faults/results`; `make test-extra ONLY=faults` plants them again.
+`tests/end_to_end/faults/results`; `make test-extra ONLY=faults MODE=sync` plants them again.
 
 Each training is real verl (GRPO, a tool agent, two ranks) on a CPU with two cores: v1 `sync`, with a replica on each rank, v1 `separate_async` or
 `fully_async`, with a replica of its own. A seed and a mode decide which kinds are planted in which steps, and for how long: 1.5 to 4 s, or 25 s
