@@ -229,6 +229,19 @@ def hold_separate(module):
         cpu_plant.delay_step(trainer, name, place)
 
 
+def fix_rollouter(module):
+    """Mend a race of verl 0.9.1: the rollouter that is woken may see the old count of samples, and stand until its monitor looks, for up to 10 s."""
+    rollouter = module.FullyAsyncRollouter.__ray_metadata__.modified_class
+    original = rollouter.reset_staleness
+
+    @functools.wraps(original)
+    async def reset_staleness(self):
+        self.staleness_samples = 0  # it is counted after the rollouter is woken
+        return await original(self)
+
+    rollouter.reset_staleness = reset_staleness
+
+
 def hold_messages(module):
     cpu_plant.delay_step(module.MessageQueueClient, "get_sample", "sample")
 
@@ -430,6 +443,7 @@ HOOKS = {
     "verl.utils.tracking": hold_tracker,
     "verl.trainer.ppo.v1.trainer_base": hold_trainer,
     "verl.experimental.separation.ray_trainer": hold_separate,
+    "verl.experimental.fully_async_policy.fully_async_rollouter": fix_rollouter,
     "verl.experimental.fully_async_policy.message_queue": hold_messages,
     "verl.trainer.ppo.ray_trainer": hold_validation,
     "verl.utils.dataset.rl_dataset": hold_items,
