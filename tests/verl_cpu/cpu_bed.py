@@ -223,10 +223,9 @@ def hold_separate(module):
     trainer = module.SeparateRayPPOTrainer
     # A step of fully asynchronous training is a version of the weights, of several local steps.
     note_step(trainer, "_fit_start_profile", cpu_stamps.find_step)
-    for name, place in (
-        ("_fit_compute_advantage", "advantage"), ("_fit_dump_data", "balance"), ("_fit_collect_metrics", "metrics"),
-    ):  # fmt: skip
-        cpu_plant.delay_step(trainer, name, place)
+    cpu_plant.delay_step(module, "compute_advantage", "advantage")  # in its phase, which the trainer's method begins
+    cpu_plant.delay_step(trainer, "_fit_dump_data", "balance")
+    cpu_plant.delay_step(trainer, "_fit_collect_metrics", "metrics")
 
 
 def fix_rollouter(module):
