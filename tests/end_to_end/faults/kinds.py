@@ -129,24 +129,25 @@ KINDS = {
 }  # fmt: skip
 """All kinds, by name. Four that were held out no longer are, since a detector was made for them: a slow read from TransferQueue, a stopped raylet, a
 killed storage, a full disk."""
-_ROLLOUTS_APART = {
-    # Replicas of its own have other numbers: the one that answers, or loads, is meant.
-    "slow request on one replica": {"plant": "server:*"},
-    "slow loading of weights": {"plant": "weights:*"},
-    "replica that blocks its event loop": {"plant": "hold:*"},
-    "stopped replica": {"plant": "server!stop:*"},
-    "hanging request": {"plant": "server:*"},
-    "replica stopped for long": {"plant": "server!stop:*"},
-    "killed replica": {"plant": "server!kill:*"},
-    "slow weight sync": {"plant": "sync:*"},
-    "hanging weight sync": {"plant": "sync:*"},
-    # The rewards of one step are computed during several.
-    "rewards without a signal": {"number": "steps"},
-}
+_OF_REPLICA = (
+    "slow request on one replica", "slow loading of weights", "replica that blocks its event loop", "stopped replica",
+    "hanging request", "replica stopped for long", "killed replica", "slow weight sync", "hanging weight sync",
+)  # fmt: skip
+
+
+def _set_apart(replica):
+    """Return what differs where only one replica, of its own, makes the rollouts of a training, and goes on while others train."""
+    plants = {name: KINDS[name].plant.partition(":")[0] for name in _OF_REPLICA}
+    return {
+        **{name: {"plant": f"{place}:{replica}"} for name, place in plants.items()},
+        "rewards without a signal": {"number": "steps"},  # those of one step are computed during several
+    }
+
+
 _OTHERWISE = {
-    "separate_async": _ROLLOUTS_APART,
+    "separate_async": _set_apart(2),  # after those of the ranks, which make the validations
     "fully_async": {
-        **_ROLLOUTS_APART,
+        **_set_apart(0),
         # It logs within its step, of two local steps, and ends the first of them there, too.
         "slow tracker": {"right": ("between logging file", "phase logging file")},
         "slow code after a step": {"right": ("between between", "phase step")},

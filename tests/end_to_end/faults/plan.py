@@ -51,7 +51,8 @@ class Fault(NamedTuple):
         """
         kind = of_mode(mode)[self.kind]
         place, _, which = kind.plant.partition(":")
-        before = (self.step - 1) // VALIDATE_EVERY if validations else 0
+        # Asynchronous rollouts begin during the step before theirs.
+        before = (self.step - 1 - (mode != "sync")) // VALIDATE_EVERY if validations else 0
         number = NUMBERS[kind.number](self.step, before, UPDATES[mode])
         return ":".join([place, f"{self.seconds:.2f}", str(number), *([which] if which else [])])
 

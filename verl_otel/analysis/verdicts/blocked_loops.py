@@ -317,8 +317,8 @@ _LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
 _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
-_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll"))
-"""Causes that may be the wait for a process that has no spans of its own."""
+_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll", "weight_sync"))
+"""Causes that may be the wait for a process that has no spans of its own. A weight sync in which no worker is seen waits for a replica."""
 _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
 """Reasons that every step may have: verl 0.8, for example, collects garbage in each step."""
 
