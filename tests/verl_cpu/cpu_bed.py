@@ -234,9 +234,9 @@ def fix_rollouter(module):
     original = rollouter.reset_staleness
 
     @functools.wraps(original)
-    async def reset_staleness(self):
+    async def reset_staleness(self, **kwargs):  # Ray's tracing adds one
         self.staleness_samples = 0  # it is counted after the rollouter is woken
-        return await original(self)
+        return await original(self, **kwargs)
 
     rollouter.reset_staleness = reset_staleness
 
