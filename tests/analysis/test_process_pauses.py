@@ -145,6 +145,22 @@ def test_a_process_without_telemetry_is_named(story):
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
 
+def test_a_stopped_replica_is_named_in_a_weight_sync(story):
+    """The trainer waits for it before a worker sends weights: to abort, to sleep, to take requests again."""
+    trainer, server = story.process(), story.process("llm_server")
+    now = 0.0
+    for number in range(1, 7):
+        more = 2.0 if number == SLOW else 0.0
+        root = stories.step(trainer, number, now, now + 1.4 + more, [("adv", now, now + 1)])
+        phase = trainer.span("verl.phase.update_weights", now + 1, now + 1.4 + more, root)
+        trainer.span("verl.weight_sync", now + 1, now + 1.4 + more, phase)
+        if more:
+            server.span("verl.process.paused", now + 0.8, now + 1.2 + more, reason="process")
+        now += 1.5 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "llm_server-0", STOPPED)
+
+
 def add_causes(story, *works, pause=0.0, overlap=0.0):
     """Six steps of four trajectories; in one of them a trajectory takes longer in each of some tools, then its process is paused.
 

@@ -131,7 +131,7 @@ KINDS = {
 killed storage, a full disk."""
 _OF_REPLICA = (
     "slow request on one replica", "slow loading of weights", "replica that blocks its event loop", "stopped replica",
-    "hanging request", "replica stopped for long", "killed replica", "slow weight sync", "hanging weight sync",
+    "hanging request", "replica stopped for long", "killed replica", "slow weight sync",
 )  # fmt: skip
 
 
@@ -140,6 +140,8 @@ def _set_apart(replica):
     plants = {name: KINDS[name].plant.partition(":")[0] for name in _OF_REPLICA}
     return {
         **{name: {"plant": f"{place}:{replica}"} for name, place in plants.items()},
+        # Its weights are received in a process of its own.
+        "hanging weight sync": {"plant": f"sync:{replica}", "right": ("stall rollout",)},
         "rewards without a signal": {"number": "steps"},  # those of one step are computed during several
     }
 
@@ -152,6 +154,10 @@ _OTHERWISE = {
         "slow tracker": {"right": ("between logging file", "phase logging file")},
         "slow code after a step": {"right": ("between between", "phase step")},
         "slow validation": {"number": "checkpoint"},
+        # Its ranks are of the role ``actor``.
+        "rank that never comes": {"right": ("stall actor-1",)},
+        "hanging checkpoint": {"right": ("stall actor verl.worker", "stall actor verl.checkpoint")},
+        "killed rank": {"right": ("crash actor",)},
         "slow reference on all ranks": {"number": "update"},
         "stopped raylet": {"plant": "advantage!raylet"},
         "CPU taken by other programs": {"plant": "advantage!hog"},
