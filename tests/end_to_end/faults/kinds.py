@@ -150,10 +150,11 @@ _OTHERWISE = {
     "separate_async": _set_apart(2),  # after those of the ranks, which make the validations
     "fully_async": {
         **_set_apart(0),
-        # It logs within its step, of two local steps, and ends the first of them there, too.
+        # It logs within its step, of two local steps, and ends the first of them there, too. It saves after its step.
         "slow tracker": {"right": ("between logging file", "phase logging file")},
         "slow code after a step": {"right": ("between between", "phase step")},
         "slow validation": {"number": "checkpoint"},
+        "slow checkpoint": {"right": ("between checkpoint", "between worker save_checkpoint")},
         # Its ranks are of the role ``actor``.
         "rank that never comes": {"right": ("stall actor-1",)},
         "hanging checkpoint": {"right": ("stall actor verl.worker", "stall actor verl.checkpoint")},
