@@ -167,6 +167,39 @@ def test_a_process_without_telemetry_is_named(story):
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
 
+def test_a_stopped_replica_is_named_in_a_weight_sync(story):
+    """The trainer waits for it before a worker sends weights: to abort, to sleep, to take requests again."""
+    trainer, server = story.process(), story.process("llm_server")
+    now = 0.0
+    for number in range(1, 7):
+        more = 2.0 if number == SLOW else 0.0
+        root = stories.step(trainer, number, now, now + 1.4 + more, [("adv", now, now + 1)])
+        phase = trainer.span("verl.phase.update_weights", now + 1, now + 1.4 + more, root)
+        trainer.span("verl.weight_sync", now + 1, now + 1.4 + more, phase)
+        if more:
+            server.span("verl.process.paused", now + 0.8, now + 1.2 + more, reason="process")
+        now += 1.5 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "llm_server-0", STOPPED)
+
+
+@pytest.mark.parametrize("reason", ["process", "interpreter"])
+def test_a_submission_waits_for_an_agent_loop(story, reason):
+    """Asynchronous rollouts of the step before block the process that is to take the next prompts: one verdict, not one on the phase, too."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    now = 0.0
+    for number in range(1, 7):
+        more = 1.5 if number == SLOW else 0.0
+        phases = [("submit", now, now + 0.1 + more), ("adv", now + 0.1 + more, now + 1.2 + more)]
+        stories.step(trainer, number, now, now + 1.2 + more, phases)
+        if more:
+            agent.span("verl.process.paused", now - 0.5, now + more, reason=reason)
+        now += 1.3 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject) == ("process", "agent_loop-0")
+    assert verdict.seconds == pytest.approx(1.5, abs=0.1)
+
+
 def add_causes(story, *works, pause=0.0, overlap=0.0):
     """Six steps of four trajectories; in one of them a trajectory takes longer in each of some tools, then its process is paused.
 
