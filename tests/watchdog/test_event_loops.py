@@ -387,6 +387,17 @@ def test_the_thread_is_awake_from_the_beginning_of_a_step(recorded, wait_for):
         watcher.stop(10)
 
 
+def test_after_a_step_the_thread_rests_later(recorded, watcher):
+    """What the process of the step does between two steps has no spans, and its line has to be seen."""
+    watcher.note_activity()
+    before = watcher._active_until
+    with verl_otel.step(1):
+        pass
+    watcher.note_activity()
+    more = watcher._active_until - before
+    assert more >= event_loops.STEP_REST_SECONDS - event_loops.REST_SECONDS
+
+
 def test_a_loop_that_stops_in_its_callback_is_forgotten(watcher, wait_for, recorded):
     """A loop that ends without an answer keeps neither its place nor the frame of its callback, and its pause is not a blocked time."""
     loop = asyncio.new_event_loop()

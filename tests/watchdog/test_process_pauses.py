@@ -6,10 +6,13 @@ import ctypes
 import os
 import subprocess
 import time
+import types
 
 import pytest
 
-from verl_otel.watchdog import process_pauses
+import verl_otel
+from verl_otel.recording.span import clock
+from verl_otel.watchdog import event_loops, process_pauses
 
 SECONDS = 1.5
 
@@ -133,3 +136,15 @@ def test_short_waits_are_no_pauses():
     for turn in range(8):
         detector._own = Queue(0.01)
         assert not detector.check(100.0 + 0.25 * turn, 0.05)
+
+
+def test_a_loop_that_ends_had_no_free_thread_until_then(recorded):
+    """`asyncio.run` in each step ends the loop before the next look."""
+    queue = types.SimpleNamespace(qsize=lambda: 1)
+    executor = types.SimpleNamespace(_work_queue=queue)
+    state = event_loops.LoopState(types.SimpleNamespace(_default_executor=executor), 0, clock)
+    with verl_otel.span("work"):
+        state.check_executor(clock(), is_running=True)
+        state.check_executor(clock() + 2.0, is_running=False)
+    (pause,) = [span for span in recorded.spans if span.name == "verl.process.paused"]
+    assert pause.attributes["reason"] == "executor"

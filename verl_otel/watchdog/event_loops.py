@@ -114,6 +114,8 @@ IDLE_SECONDS: Final = 1.0
 """Seconds between two callbacks while it has none, and between two searches for loops."""
 REST_SECONDS: Final = 2.0
 """Seconds after the last drain with spans until this thread checks nothing any more, and sleeps."""
+STEP_REST_SECONDS: Final = 60.0
+"""The same in the process of the step: what it does between two steps has no spans, and is known by its line only."""
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
 LOOK_SECONDS: Final = 0.1
@@ -203,10 +205,10 @@ class LoopState:
         seconds = pause.end - max(pause.begin, self.pinged)
         self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + max(0.0, seconds)
 
-    def check_executor(self, now: float) -> None:
-        """Record the time in which no thread of the default executor was free, when it has ended."""
+    def check_executor(self, now: float, *, is_running: bool) -> None:
+        """Record the time in which no thread of the default executor was free, when it has ended, as it has with the loop."""
         queue = getattr(getattr(self.loop, "_default_executor", None), "_work_queue", None)
-        waits = queue is not None and queue.qsize() > 0
+        waits = is_running and queue is not None and queue.qsize() > 0
         since, self.queued_since = self.queued_since, (self.queued_since or now) if waits else 0.0
         if since and not waits:
             process_pauses.record(Pause(since, now, process_pauses.EXECUTOR))
@@ -304,7 +306,7 @@ class LoopWatcher:
 
     def note_activity(self) -> None:
         """Note that spans are open or have ended. Called at each drain that finds some."""
-        self._active_until = clock() + REST_SECONDS
+        self._active_until = clock() + (STEP_REST_SECONDS if self._standing.knows_step else REST_SECONDS)
         if self._sleeps:
             self._wake_up()
 
@@ -387,11 +389,11 @@ class LoopWatcher:
             state.note_pause(pause)
         if has_answered and state.note_lag() >= BLOCKED_SECONDS:
             _record(state, is_worker=self._is_worker())
+        state.check_executor(now, is_running=is_running)
         if not is_running:
             if state.work is not None:  # it ended without an answer, and must not keep the frame of its callback
                 state.work.release()
             return False
-        state.check_executor(now)
         is_new, state.is_new = state.is_new, False
         if has_answered:
             return state.ping()
