@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
+from tests.end_to_end.faults import own_loops
 from tests.end_to_end.faults.judging import BUSY, count_verdicts, find_false, find_false_events, judge
 from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
 
@@ -100,6 +101,7 @@ def write(results):
             f"Not planted alone in these trainings: {', '.join(name for name in KINDS if not by_kind[name]) or 'none'}."
         ),
         missed="\n".join(map(_describe_miss, missed)) or "Nothing.",
+        own_loops=own_loops.write(own_loops.read_kept()),
     )
 
 
@@ -323,6 +325,7 @@ are wrong. `verl-otel explain --json` has these counts beside each verdict.
 
 {missed}
 
+{own_loops}
 ## What was not planted
 
 Other modes than `sync`; prompts that are loaded again, or that no process works on any more; a clock that jumps, which a container cannot
