@@ -48,7 +48,7 @@ matrix: $(STAMP) ## Train in every mode of verl, count every number in each, and
 test-pipeline: $(STAMP) programs ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
 	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
-test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=beside (debuggers, tracers and other monitoring in the same process), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 MODE=sync TRAININGS=15; an interrupted series continues; HEALTHY=mode STEPS=340: steps without a fault), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
+test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=beside (debuggers, tracers and other monitoring in the same process), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 MODE=sync TRAININGS=15; an interrupted series continues; HEALTHY=mode STEPS=340: steps without a fault; own loops: python -m tests.end_to_end.faults.own_loops), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
 ifeq ($(ONLY),gpu)
 	$(BIN)/python -m pytest -m gpu tests/integrations/gpu
 else ifeq ($(ONLY),vllm)

@@ -288,3 +288,49 @@ def test_a_trajectory_without_a_uid_is_named_by_its_trace(story):
     stories.trajectory(process, 0.0, 1.0, uid="", index=0)
     (trajectory,) = reader.read([story.write()])[0].slowest
     assert trajectory.label == f"{trajectory.trace_id:032x}"[:8]
+
+
+def test_a_model_server_that_is_slow_for_all_is_named(story):
+    """No single trajectory was longer than the others; what they have in common are their calls."""
+    process, now = story.process(), 0.0
+    for number in range(1, 9):
+        length = 3.0 if number == SLOW_STEP else 1.0
+        members = [
+            stories.trajectory(
+                process,
+                now,
+                now + length,
+                uid=f"u{number}",
+                index=index,
+                step=number,
+                calls=[("llm", "m", now, now + length)],
+            )
+            for index in range(SAMPLES)
+        ]
+        stories.step(process, number, now, now + length + 1.0, [("gen", now, now + length)], members)
+        now += length + 1.0
+    run = reader.read([story.write()])[0]
+    assert {
+        step.number: [(each.kind, each.cause, each.seconds) for each in step.verdicts]
+        for step in run.steps
+        if step.verdicts
+    } == {SLOW_STEP: [("code", "llm", pytest.approx(2.0))]}
+    assert "Several trajectories delayed it: LLM call" in texts.explain(run)
+
+
+def test_a_late_worker_without_the_context_of_the_step_is_named(story):
+    """Over a pipe no context is passed on: a method of a worker belongs to the phase in which it began and ended."""
+    process = story.process()
+    workers = [story.process(verl__rank=rank) for rank in range(2)]
+    for number in range(1, 9):
+        now = 10.0 * number
+        length = 4.0 if number == SLOW_STEP else 1.0
+        for rank, worker in enumerate(workers):
+            end = now + (length if rank else 1.0)
+            worker.span("verl.worker Rank.update", now, end, verl__worker__method="update", verl__rank=rank)
+        stories.step(
+            process, number, now, now + length, [("update_actor", now, now + length)], verl__step__lineage="submitted"
+        )
+    run = reader.read([story.write()])[0]
+    (verdict,) = run.steps[SLOW_STEP - 1].verdicts
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("rank", "worker 1", "update")

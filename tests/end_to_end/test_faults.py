@@ -4,7 +4,7 @@
 
 import pytest
 
-from tests.end_to_end.faults import judging, page, plan
+from tests.end_to_end.faults import judging, own_loops, page, plan
 from tests.end_to_end.faults.kinds import KINDS, MODES, UNPLANTED
 from tests.end_to_end.faults.plan import Fault
 
@@ -144,3 +144,23 @@ def test_a_verdict_is_as_sure_as_those_of_its_kind():
     known["steps"]["9"]["verdicts"] = [RIGHT, ["rank", "worker", "update_actor", "rank 1", "", 1.0]]
     assert judging.count_verdicts([known]) == {"between": [1, 2], "rank": [0, 1]}
     assert '"between": (1, 2),' in page.write_counted([{"seed": "41", **known}])
+
+
+def test_in_an_own_loop_the_line_that_waited_is_part_of_the_name():
+    """Of two verdicts alike only that with the right line counts; it is no part of the name elsewhere."""
+    kinds = own_loops.KINDS["threads"]
+    verdict = ["trajectory", "trajectory", "", "6-1/2", "process-7", 2.0]
+    for line, named in (("agent.py:7 in held_lock", True), ("agent.py:9 in roll_out", False)):
+        known = result("lock held by another thread", verdicts=[[*verdict, line]])
+        assert [judgement.named for judgement in judging.judge(known, kinds)] == [named]
+
+
+@pytest.mark.parametrize("mode", own_loops.MODES)
+def test_a_seed_plants_each_slow_kind_of_an_own_loop(mode):
+    """Equal seeds make equal plans; there are steps with two faults in each run of slow ones."""
+    runs = own_loops.make_plan(61, mode)
+    assert runs == own_loops.make_plan(61, mode)
+    slow = [run for run in runs if run.series == "slow"]
+    kinds = {name for name, kind in own_loops.KINDS[mode].items() if kind.series in ("slow", "wrong data")}
+    assert {fault.kind for run in slow for fault in run.faults} == kinds
+    assert all(len({fault.step for fault in run.faults}) == len(run.faults) - own_loops.PAIRS for run in slow)

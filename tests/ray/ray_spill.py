@@ -17,7 +17,9 @@ SIZE, COUNT = 20 << 20, 16
 
 
 def main():
-    ray.init(address="local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, configure_logging=False)
+    ray.init(
+        address="local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False, configure_logging=False
+    )
     with verl_otel.step(1):
         held = [ray.put(np.full(SIZE, index % 256, np.uint8)) for index in range(COUNT)]
         time.sleep(2.5)

@@ -15,6 +15,7 @@ from verl_otel.recording import collection
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.watchdog import event_loops
+from verl_otel.watchdog.process_pauses import Pause
 
 BLOCK = 1.0
 LAG = "verl.event_loop.lag"
@@ -385,6 +386,25 @@ def test_the_thread_is_awake_from_the_beginning_of_a_step(recorded, wait_for):
             wait_for(lambda: watcher._pauses._checked > slept)
     finally:
         watcher.stop(10)
+
+
+def test_what_preceded_the_end_of_a_collection_was_part_of_it():
+    """The loop was blocked for one collection, and not for a call into C that held the interpreter lock."""
+    state = event_loops.LoopState(None, 0, clock)
+    for pause in (Pause(1.0, 3.0, "interpreter"), Pause(3.1, 3.1, "collection")):
+        state.note_pause(pause)
+    assert state.find_reason(2.5) == "collection"
+
+
+def test_after_a_step_the_thread_rests_later(recorded, watcher):
+    """What the process of the step does between two steps has no spans, and its line has to be seen."""
+    watcher.note_activity()
+    before = watcher._active_until
+    with verl_otel.step(1):
+        pass
+    watcher.note_activity()
+    more = watcher._active_until - before
+    assert more >= event_loops.STEP_REST_SECONDS - event_loops.REST_SECONDS
 
 
 def test_a_loop_that_stops_in_its_callback_is_forgotten(watcher, wait_for, recorded):

@@ -6,10 +6,13 @@ import ctypes
 import os
 import subprocess
 import time
+import types
 
 import pytest
 
-from verl_otel.watchdog import process_pauses
+import verl_otel
+from verl_otel.recording.span import clock
+from verl_otel.watchdog import event_loops, process_pauses
 
 SECONDS = 1.5
 
@@ -100,8 +103,9 @@ def test_what_holds_the_interpreter_lock_may_have_no_cpu(monkeypatch):
     assert (pause.reason, pause.queued) == ("cpu", 1.2)
 
 
-def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
-    """It is counted when it ends: until then it looks like another holder of the interpreter lock."""
+@pytest.mark.parametrize("late", [1.0, 0.0])
+def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded, late):
+    """It is counted when it ends, which may be just before a look that is in time: until then it looks like another holder of the interpreter lock."""
     detector, known = process_pauses.PauseDetector(), {"cpu": 0.0, "collections": 0}
     monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
     monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
@@ -109,8 +113,14 @@ def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
     known |= {"cpu": 1.0}
     assert detector.check(101.0, 1.0).reason == "interpreter"
     known |= {"cpu": 2.0, "collections": 1}
-    assert detector.check(102.0, 1.0).reason == "collection"
-    assert detector._pause[:3] == (100.0, 102.0, "collection")
+    with verl_otel.span("work"):
+        part = detector.check(102.0, late)
+    assert (part.reason, part.seconds) == ("collection", late)
+    if late:
+        assert detector._pause[:3] == (100.0, 102.0, "collection")
+    else:
+        (span,) = pauses(recorded, ("collection", "interpreter"))
+        assert span.attributes["reason"] == "collection"
 
 
 @pytest.mark.parametrize(("queued", "seconds"), [(0.05, 0.0), (0.2, 0.25)])
@@ -143,3 +153,19 @@ def test_short_waits_are_no_pauses():
     for turn in range(8):
         detector._own = Queue(0.01)
         assert not detector.check(100.0 + 0.25 * turn, 0.05)
+
+
+def test_a_loop_that_ends_had_no_free_thread_until_then(recorded):
+    """`asyncio.run` in each step ends the loop before the next look."""
+    queue = types.SimpleNamespace(qsize=lambda: 1)
+    executor = types.SimpleNamespace(_work_queue=queue)
+    state = event_loops.LoopState(types.SimpleNamespace(_default_executor=executor), 0, clock)
+    with verl_otel.span("work"):
+        state.check_executor(clock(), is_running=True)
+        state.check_executor(clock() + 2.0, is_running=True)
+        state.check_executor(clock() + 9.0, is_running=False)
+    (pause,) = [span for span in recorded.spans if span.name == "verl.process.paused"]
+    assert pause.attributes["reason"] == "executor"
+    assert (pause.end_ns - pause.start_ns) / 1e9 == pytest.approx(
+        2.0, abs=1.0
+    )  # what came after it may be something else

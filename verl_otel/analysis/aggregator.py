@@ -26,7 +26,16 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
 from verl_otel.analysis.traces.clocks import Context, ahead_of
-from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, STOOD, TESTING, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.span_names import (
+    BLOCKED,
+    PAUSED,
+    STEP,
+    STOOD,
+    TESTING,
+    TRAJECTORY,
+    VALIDATION,
+    WORKER_PREFIX,
+)
 from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Node, Trace, Written
 from verl_otel.analysis.typed import Keyed
 from verl_otel.analysis.verdicts import blocked_loops, judge, standing
@@ -39,6 +48,8 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import DRAIN_INTERVAL
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 
+MAX_WORKERS: Final = 1000
+"""Methods of workers outside of every step that are kept: those of one step, of each worker."""
 MAX_OUTSIDE: Final = 20
 """Names of calls outside of trajectories that are counted."""
 MAX_RANKED: Final = 1000
@@ -107,6 +118,8 @@ class Aggregator(msgspec.Struct, dict=True):
     _counts: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(Counts._fields, 0))
     _has_own_steps: bool = False
     """Whether steps of an own loop were added."""
+    _workers: list[Node] = []
+    """The newest methods of workers that began outside of every step: over a pipe or a queue no context is passed on."""
     _ranks: Keyed[tuple[int, int | None], set[int]] = msgspec.field(default_factory=Keyed)
     """The ranks of a distributed loop that have recorded a step, by attempt and number."""
     _outside: Counter[str] = msgspec.field(default_factory=Counter)
@@ -313,6 +326,9 @@ class Aggregator(msgspec.Struct, dict=True):
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
+            elif root.span.name.startswith(WORKER_PREFIX):
+                self._workers.append(root)
+                del self._workers[:-MAX_WORKERS]
             elif timeline.name_call(root.span.name) and (
                 root.span.name in self._outside or len(self._outside) < MAX_OUTSIDE
             ):
@@ -358,6 +374,8 @@ class Aggregator(msgspec.Struct, dict=True):
         submitted = (
             [waiting for waiting in self._waiting.values() if timeline.is_submitted(root, waiting)] if is_own else []
         )
+        if is_own:
+            self._workers = timeline.add_workers(root, self._workers)
         submitted.sort(key=lambda trajectory: (trajectory.start_ns, trajectory.trace_id))  # whatever piece they lay in
         if timeline.consumes_submitted(root):
             timeline.add_consumption(root, submitted)

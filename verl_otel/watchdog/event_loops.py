@@ -114,6 +114,8 @@ IDLE_SECONDS: Final = 1.0
 """Seconds between two callbacks while it has none, and between two searches for loops."""
 REST_SECONDS: Final = 2.0
 """Seconds after the last drain with spans until this thread checks nothing any more, and sleeps."""
+STEP_REST_SECONDS: Final = 60.0
+"""The same in the process of the step: what it does between two steps has no spans, and is known by its line only."""
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
 LOOK_SECONDS: Final = 0.1
@@ -141,8 +143,8 @@ class LoopState:
         """When the last two callbacks ran; `answered` is 0 while one is awaited."""
         self.thread = thread
         """Id of its thread; 0: not known before it answers."""
-        self.queued_since = 0.0
-        """Since when calls wait for a thread of its default executor; 0: none waits."""
+        self.queued: tuple[float, float] | None = None
+        """When calls that wait for a thread of its default executor were seen first and last; None: none waits."""
         self.work: BlockingWork | None = None
         """What blocks it; None: it is not known to be blocked."""
         self.paused: dict[str, float] = {}
@@ -199,17 +201,25 @@ class LoopState:
         return lags
 
     def note_pause(self, pause: Pause) -> None:
-        """Note that the process was paused while the loop may not have answered."""
+        """Note that the process was paused while the loop may not have answered. What preceded the end of a collection was part of it."""
+        if pause.reason == process_pauses.COLLECTION:
+            self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + self.paused.pop(
+                process_pauses.INTERPRETER, 0.0
+            )
         seconds = pause.end - max(pause.begin, self.pinged)
         self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + max(0.0, seconds)
 
-    def check_executor(self, now: float) -> None:
-        """Record the time in which no thread of the default executor was free, when it has ended."""
+    def check_executor(self, now: float, *, is_running: bool) -> None:
+        """Record the time in which no thread of the default executor was free, when it has ended, as it has with the loop.
+
+        It ended soon after calls were last seen to wait: what happened until this look may be something else.
+        """
         queue = getattr(getattr(self.loop, "_default_executor", None), "_work_queue", None)
-        waits = queue is not None and queue.qsize() > 0
-        since, self.queued_since = self.queued_since, (self.queued_since or now) if waits else 0.0
-        if since and not waits:
-            process_pauses.record(Pause(since, now, process_pauses.EXECUTOR))
+        if is_running and queue is not None and queue.qsize() > 0:
+            self.queued = (self.queued[0] if self.queued is not None else now), now
+        elif self.queued is not None:
+            process_pauses.record(Pause(*self.queued, process_pauses.EXECUTOR))
+            self.queued = None
 
     def find_reason(self, seconds: float) -> str:
         """Return why it was blocked for a number of seconds."""
@@ -304,7 +314,7 @@ class LoopWatcher:
 
     def note_activity(self) -> None:
         """Note that spans are open or have ended. Called at each drain that finds some."""
-        self._active_until = clock() + REST_SECONDS
+        self._active_until = clock() + (STEP_REST_SECONDS if self._standing.knows_step else REST_SECONDS)
         if self._sleeps:
             self._wake_up()
 
@@ -383,15 +393,15 @@ class LoopWatcher:
     def _check_loop(self, state: LoopState, now: float, pause: Pause) -> bool:
         """Record in which time a loop was blocked, look what blocks it, or ask it again. Return whether it goes on."""
         is_running, has_answered = state.loop.is_running(), bool(state.answered)
-        if pause and state.pinged:
+        if pause.reason and state.pinged:
             state.note_pause(pause)
         if has_answered and state.note_lag() >= BLOCKED_SECONDS:
             _record(state, is_worker=self._is_worker())
+        state.check_executor(now, is_running=is_running)
         if not is_running:
             if state.work is not None:  # it ended without an answer, and must not keep the frame of its callback
                 state.work.release()
             return False
-        state.check_executor(now)
         is_new, state.is_new = state.is_new, False
         if has_answered:
             return state.ping()

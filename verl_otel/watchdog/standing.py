@@ -82,6 +82,11 @@ class StandingWork:
             else:
                 self._where[span] = where
 
+    @property
+    def knows_step(self) -> bool:
+        """Whether a step has begun in this process since it had nothing to do."""
+        return self._step is not None
+
     def clear(self) -> None:
         """Forget everything: the thread sleeps, because the process has nothing to do."""
         self._where.clear()

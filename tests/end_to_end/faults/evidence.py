@@ -29,6 +29,7 @@ _FAILURE = re.compile(r"failed|raised|Error|DEAD|crash", re.IGNORECASE)
 _PLACE = re.compile(r" \(pid [^)]*\)")
 """Process id and host."""
 OTHERS = "others.jsonl"
+OWN_PROGRAM = "tests.end_to_end.faults.own_program"
 TOP = Path(__file__).resolve().parents[3]
 STEP_SECONDS = 10
 """Seconds for each step of a long training."""
@@ -82,7 +83,9 @@ class OtherPrograms(threading.Thread):
     def run(self):
         known, busy, then = {}, sum_busy(), time.time()
         with self._path.open("w", encoding="utf-8") as file:
-            while not self._stopped.wait(1.0):
+            is_last = False
+            while not is_last:
+                is_last = self._stopped.wait(1.0)
                 before, known, busy_before, busy = known, read_own(self._pid), busy, sum_busy()
                 own = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in known.items())
                 now = time.time()
@@ -118,9 +121,11 @@ def make_options(folder, training):
     """Return the arguments of `bed_run.start`."""
     telemetry = {"VERL_OTEL_ENABLED": 1, "VERL_OTEL_RUN_DIR": folder / "runs"}
     if training.mode not in cpu_train.MODES:
+        module = OWN_PROGRAM if training.faults else own_loop.__name__
         return {
-            "command": [sys.executable, "-m", own_loop.__name__, training.mode, folder, str(training.steps)],
+            "command": [sys.executable, "-m", module, training.mode, folder, str(training.steps)],
             "PYTHONPATH_EXTRA": TOP,
+            "CPU_BED_PLANT": ",".join(training.plants),
             **telemetry,
         }
     validate = VALIDATE_EVERY if training.needs("validation") else -1
@@ -194,6 +199,7 @@ def _describe(step, others):
     shares = [share for begin, end, share in others if begin < step.next_ns / 1e9 and end > step.start_ns / 1e9]
     verdicts = [
         [verdict.kind, verdict.cause, verdict.cause_name, verdict.subject, verdict.instance, round(verdict.seconds, 2)]
+        + [verdict.line.rpartition("/")[2]] * bool(verdict.line)
         for verdict in step.verdicts
     ]
     wasted = {} if step.cost is None else {reason: count for reason, count in step.cost.wasted_tokens.items() if count}

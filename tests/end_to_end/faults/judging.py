@@ -38,12 +38,12 @@ class Judgement(NamedTuple):
     """Whether it made a step longer. In asynchronous modes other work may go on meanwhile, and then there is nothing to report."""
 
 
-def judge(result):
-    """Yield a judgement of each fault of a training that was reached in it."""
+def judge(result, kinds=None):
+    """Yield a judgement of each fault of a training that was reached in it, by the kinds of faults by name; None: those of its mode of verl."""
     for fault, reached in zip(result["faults"], result["reached"], strict=True):
         if reached is None:
             continue
-        kind = of_mode(find_mode(result))[fault["kind"]]
+        kind = (kinds or of_mode(find_mode(result)))[fault["kind"]]
         of_series = {SLOW: _judge_step, HUNG: _judge_event, CRASHED: _judge_event, DATA: _judge_data}[kind.series]
         yield Judgement(**fault, **of_series(kind, result, fault, reached), together=_is_together(result, fault))
 
@@ -152,7 +152,13 @@ def _judge_step(kind, result, fault, reached):
 
 
 def _fits(verdict, right):
-    """Return whether a verdict is of a kind and a cause, and has a name in its name; of a paused process in that of the process, too."""
+    """Return whether a verdict is of a kind and a cause, and has a name in its name; of a paused process in that of the process, too.
+
+    After ``@`` stands the function in which its line has to be.
+    """
+    right, _, function = right.partition("@")
+    if function and not str(verdict[-1]).endswith(f" in {function}"):
+        return False
     of_kind, of_cause, *name = right.split(" ", 2)
     named = verdict[2:4] if of_kind == "process" else verdict[2:3]
     return verdict[0] == of_kind and verdict[1] == of_cause and (not name or any(name[0] in each for each in named))

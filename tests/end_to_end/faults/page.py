@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import median
 
+from tests.end_to_end.faults import own_loops
 from tests.end_to_end.faults.judging import (
     BUSY,
     FELT,
@@ -118,6 +119,7 @@ def write(results):
         ),
         unplanted="\n".join(_describe_unplanted(mode, tried) for mode in dict(tried)),
         missed="\n".join(_describe_miss(*each) for each in missed) or "Nothing.",
+        own_loops=own_loops.write(own_loops.read_kept()),
     )
 
 
@@ -358,6 +360,7 @@ are wrong. `verl-otel explain --json` has these counts beside each verdict.
 
 {missed}
 
+{own_loops}
 ## What was not planted
 
 Other modes; in asynchronous ones two faults in one step; prompts that are loaded again, or that no process works on any more; a clock that jumps, which a container cannot

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -400,15 +401,31 @@ def add_consumption(root: Node, trajectories: Iterable[Trajectory]) -> None:
         node.children.append(_make_consumption(node, members[key]))
 
 
-def _find_phase(root: Node, trajectory: Trajectory) -> Node:
-    """Return the innermost phase in which a trajectory began and ended; the step itself if there is none."""
+def add_workers(root: Node, workers: Iterable[Node]) -> list[Node]:
+    """Add methods of workers to the tree of a step of an own loop, at the innermost phases that contain them. Return those that end after the step.
+
+    Args:
+        root: The root of the step.
+        workers: Methods of workers that no other span contains.
+    """
+    limit, later = root.span.end_ns + TOLERANCE_NS, []
+    for worker in workers:
+        if worker.span.end_ns > limit:
+            later.append(worker)
+        elif worker.span.start_ns >= root.span.start_ns - TOLERANCE_NS:
+            insort(_find_phase(root, worker.span).children, worker, key=lambda node: node.span.start_ns)
+    return later
+
+
+def _find_phase(root: Node, trajectory: Trajectory | SpanRecord) -> Node:
+    """Return the innermost phase in which a trajectory or a span began and ended; the step itself if there is none."""
     innermost = root
     while (inner := next(_phases_around(innermost, trajectory), None)) is not None:
         innermost = inner
     return innermost
 
 
-def _phases_around(node: Node, trajectory: Trajectory) -> Iterator[Node]:
+def _phases_around(node: Node, trajectory: Trajectory | SpanRecord) -> Iterator[Node]:
     for child in node.children:
         span = child.span
         if (

@@ -54,7 +54,7 @@ _IDLE: Final = frozenset(("poll", "start"))
 _SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", "submit": "agent_loop-"}
 """Kinds of segments, or phases, that may wait for another process, which has not begun to serve them, and the start of its instance."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
-_AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in \S+)")
+_AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in [^\s;]+)")
 _NEVER: Final = 1 << 63
 """End of a stall that did not end before the run."""
 _start: Final = attrgetter("start_ns")

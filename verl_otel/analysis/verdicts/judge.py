@@ -140,7 +140,7 @@ def _name_group(work: AwaitedWork, group: Iterable[SlowTrajectory]) -> tuple[str
         return "reward", work.name or "reward"
     if work.kind in SERVED and work.elsewhere is not None and all(late.instance == work.instance for late in group):
         return "replica", work.instance
-    if work.kind == "trajectory":
+    if work.kind in ("trajectory", "llm"):
         return "code", "trajectories"
     return "", ""
 

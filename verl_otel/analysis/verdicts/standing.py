@@ -30,7 +30,7 @@ def name_lines(step: Step, verdicts: Iterable[Verdict], stood: Sequence[Blocking
         stood: The times for which something stood at one line, during the step and after it.
     """
     named = (_name_line(step, verdict, stood) for verdict in verdicts)
-    return [verdict for verdict in named if verdict.kind != CODE or verdict.line]
+    return [verdict for verdict in named if verdict.kind != CODE or verdict.cause != "trajectory" or verdict.line]
 
 
 def _name_line(step: Step, verdict: Verdict, stood: Sequence[Blocking]) -> Verdict:
