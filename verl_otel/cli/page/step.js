@@ -83,7 +83,8 @@ const pathTable = (step) => details("The critical path as a table", () => dataTa
 function verdicts(step) {
   const causes = step.verdicts.map((verdict) => ({ ...verdict, is_finding: true }));
   if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
-  const rows = causes.sort((a, b) => b.saved - a.saved).map((cause, place) => verdictRow(cause, place));
+  causes.sort((a, b) => b.saved - a.saved);
+  const rows = causes.map((cause, place) => verdictRow(cause, place, [cause.saved, "avoidable"]));
   return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title))];
 }
 
@@ -235,7 +236,7 @@ export function trajectoryView(name, key, id) {
         make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
         make("section", { "aria-label": "Facts" },
           (step?.verdicts ?? []).filter((verdict) => verdict.trace_id === id).map((verdict, place) =>
-            verdictRow({ ...verdict, is_finding: true }, place)), factsOf(row),
+            verdictRow({ ...verdict, is_finding: true }, place, [verdict.saved, "avoidable"])), factsOf(row),
           hasSamples ? make("p", {}, make("a", link, "Prompt and responses")) : ""),
         make("section", { "aria-label": "Calls" }, laneChart("Its turns and calls", callLanes(row), row.seconds)),
         section("calls", "Its calls", callTable(row)));

@@ -37,7 +37,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
 
   function markOf(index) {
     const words = {
-      held: `, ${seconds(steps.avoidable(index))} avoidable`, slow: ", slow without a known cause",
+      held: `, ${seconds(steps.longer[index])} longer than usual`, slow: ", slow without a known cause",
       failed: `, ${(steps.failed[index] || "").toLowerCase()}`, "start-up": ", with start-up",
     };
     return words[steps.marks.get(index)] ?? "";
