@@ -18,6 +18,7 @@ async function unpack(text) {
 }
 
 const unpacked = new Map();
+// A document, null where a file does not hold it.
 export async function get(address) {
   if (!isLive) {
     if (!Object.hasOwn(documents, address)) return null;
@@ -31,7 +32,6 @@ export async function get(address) {
 }
 
 export const runAddress = (name) => `runs/${encodeURIComponent(name)}`;
-export const hasDocument = (address) => isLive || Object.hasOwn(documents, address);
 
 // The points of some scalars: a file holds all in one document, a server is asked for those that are wanted.
 export async function getScalars(name, names) {
