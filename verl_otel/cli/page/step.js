@@ -52,7 +52,7 @@ function livesLane(step) {
 
 function waterfall(step, hrefOf) {
   return laneChart("What the step waited for", [
-    { label: "Phases", items: phaseItems(step.path), strong: true, isNamed: true },
+    { label: "Phases", items: phaseItems(step.path), strong: true, isPhases: true },
     { label: "Critical path", items: step.path.map((part) => partItem(part, step.labels)), strong: true },
     ...(step.lifetimes.length > 2 ? [livesLane(step)] : []),
     ...step.trajectories.map((row, place) => memberLane(row, hrefOf, place === 0)),
