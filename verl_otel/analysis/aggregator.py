@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final
@@ -65,16 +65,8 @@ def find_trajectory(trace: Trace) -> Trajectory | None:
     orphans = [root for root in trace.roots if root.span.parent_id]
     for root in trace.roots:
         if root.span.name == TRAJECTORY and not root.span.parent_id:
-            return timeline.build_trajectory(root, orphans)._replace(path=critical_path.of_trajectory(root))
+            return timeline.build_trajectory(root, orphans, critical_path.of_trajectory(root))
     return None
-
-
-def is_inside(written: Sequence[Written], piece: Piece, slack: int) -> bool:
-    """Return whether a trace is that of a trajectory and lies completely in a piece."""
-    root = next((span for span, _ in written if not span.parent_id), None)
-    if root is None or root.name != TRAJECTORY:
-        return False
-    return root.start_ns >= piece.begin_ns + slack and root.end_ns + slack <= piece.watermark_ns
 
 
 class Aggregator(msgspec.Struct, dict=True):
@@ -142,46 +134,33 @@ class Aggregator(msgspec.Struct, dict=True):
         self._crashes_ns: list[int] = []
 
     def add(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
-        """Read a piece, in the order of time. Most trajectories lie completely in one, and are analysed at once.
+        """Read a piece, in the order of time.
 
         Returns:
             First start and last end of the spans of each part of a file that has some, on the clock of its host.
         """
-        by_trace, times = self._read(piece)
-        slack = self.context.slack_ns
-        instances = [name_instance(values) for values in self.writers.resources]
+        times = self._read(piece)
         ahead = ahead_of(self.writers.resources, self.context.clocks)
-        for trace_id, written in by_trace.items():
-            if is_inside(written, piece, slack):
-                trace = tree.assemble(trace_id, written, instances, ahead)
-                self.tally.add(trace)
-                self._counts["spans"] += trace.spans
-                trajectory = find_trajectory(trace)
-                if trajectory is not None:
-                    self._add_trajectory(trajectory)
-            else:
-                for span, process in written:
-                    self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
         known_ns = piece.watermark_ns - self.context.slack_ns
         late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
         self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
         return times
 
-    def _read(self, piece: Piece) -> tuple[Mapping[int, list[Written]], dict[Extent, tuple[int, int]]]:
-        """Return the spans of a piece by trace, and their times; note who wrote it, which open spans ended in it."""
+    def _read(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
+        """Take the spans of a piece, and return their times; note who wrote it, which open spans ended in it."""
         times: dict[Extent, tuple[int, int]] = {}
-        by_trace: defaultdict[int, list[Written]] = defaultdict(list)
+        groups = list(
+            run_files.read_placed(otlp_json.read_spans, piece.extents, self.writers, self.problems)
+        )  # a writer that is not known has no clock
+        ahead = ahead_of(self.writers.resources, self.context.clocks)
         firsts: dict[int, int] = {}
         lasts: dict[int, int] = {}
         ended: set[int] = set()
         awaited = frozenset(self._awaited)
-        for extent, process, spans in run_files.read_placed(
-            otlp_json.read_spans, piece.extents, self.writers, self.problems
-        ):
+        for extent, process, spans in groups:
             if spans:
-                for span in spans:
-                    by_trace[span[0]].append((span, process))
+                self._unfinished.add(spans, process, ahead)
                 first, last = min(map(_START, spans)), max(map(_END, spans))
                 firsts[process] = min(firsts.get(process, first), first)
                 lasts[process] = max(lasts.get(process, last), last)
@@ -192,11 +171,9 @@ class Aggregator(msgspec.Struct, dict=True):
                     ended.update(awaited.intersection(map(_ID, spans)))
         self._ended = (self._ended & awaited) | ended
         if firsts:
-            ahead = ahead_of(self.writers.resources, self.context.clocks) or (lambda *_: 0)
-            self._windows.note_time(min(time_ns - ahead(process, time_ns) for process, time_ns in firsts.items()))
-            ends = (time_ns - ahead(process, time_ns) for process, time_ns in lasts.items())
-            self.end_ns = max(self.end_ns, *ends)
-        return by_trace, times
+            self._windows.note_time(min(self.set_clock(process, time_ns) for process, time_ns in firsts.items()))
+            self.end_ns = max(self.end_ns, *(self.set_clock(process, time_ns) for process, time_ns in lasts.items()))
+        return times
 
     def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
         """Return until when every process has written what had ended; 0 while that is unknown.
@@ -287,14 +264,14 @@ class Aggregator(msgspec.Struct, dict=True):
         instances = [name_instance(values) for values in self.writers.resources]
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in traces:
-            self._counts["spans"] += len({span.span_id for span, _ in written})
-            self._add_trace(tree.assemble(trace_id, self._with_open(trace_id, written), instances, ahead))
+            known = self._with_open(trace_id, written) if trace_id in self._open_spans else written
+            trace = tree.assemble(trace_id, known, instances, ahead)
+            self._counts["spans"] += trace.spans - (len(known) - len(written))
+            self._add_trace(trace)
 
     def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
         """Return the spans of a trace with its open spans, which end now, or when a killed attempt wrote them."""
-        opened = self._open_spans.pop(trace_id, ())
-        if not opened:
-            return written
+        opened = self._open_spans.pop(trace_id)
         ended = {span.span_id for span, _ in written}
         unended = [open_span for open_span in opened if open_span.span.span_id not in ended]
         self.opened += unended
@@ -313,10 +290,12 @@ class Aggregator(msgspec.Struct, dict=True):
         if trajectory is not None:
             (self._windows.add_trajectory if is_open else self._add_trajectory)(trajectory)
         for root in trace.roots:
+            if root.span.name == TRAJECTORY:
+                continue
             if root.span.name in (BLOCKED, PAUSED, STOOD):
                 self.blocked_loops.add_span(root)
                 continue
-            if root.span.name != TRAJECTORY and TRACESTATE_TRAJECTORY not in root.span.trace_state:
+            if TRACESTATE_TRAJECTORY not in root.span.trace_state:
                 self._windows.add_root(root)
             if root.span.parent_id or attr.OPEN_AGE in root.span.attributes:
                 continue
@@ -379,16 +358,15 @@ class Aggregator(msgspec.Struct, dict=True):
         submitted.sort(key=lambda trajectory: (trajectory.start_ns, trajectory.trace_id))  # whatever piece they lay in
         if timeline.consumes_submitted(root):
             timeline.add_consumption(root, submitted)
-        consumed = timeline.find_consumed(root)
+        consumed, evicted = timeline.find_consumed(root)
         trained = attr.ERROR_TYPE not in root.span.attributes
         found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
-        members = {trace_id: member for trace_id, member in found.items() if member is not None}
-        filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
+        filtered = {one: self._waiting[one] for one in evicted if one in self._waiting}
         attempt = 1 + sum(restart < root.span.end_ns for restart in self._restarts)
-        built = build(root, members, filtered, submitted, attempt, self.context)
+        built = build(root, found, filtered, submitted, attempt, self.context)
         self.slowest.replace((*built.members, *built.others))
         path, savings = self._find_blocked(built)
-        if not members and timeline.consumes_submitted(root):
+        if not built.members and timeline.consumes_submitted(root):
             path = timeline.mark_unlinked(path, self._waiting.values())
         verdicts = self._judge.judge(built.step, built.findings)
         step = built.step._replace(
