@@ -99,7 +99,9 @@ def test_reports_are_looked_at_when_their_folder_has_changed(folder, monkeypatch
     for _ in range(5):
         table.refresh()
     assert len(looks) == 2
-    os.utime(folder, (1, 1))  # another time than that of the next change, however coarse the clock of the file system is
+    os.utime(
+        folder, (1, 1)
+    )  # another time than that of the next change, however coarse the clock of the file system is
     table.refresh()
     table.refresh()
     write_process(folder, "second")

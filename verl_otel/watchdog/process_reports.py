@@ -3,7 +3,7 @@
 """The files in which each process of a run describes itself for the monitor of its node.
 
 ``process-<name>.json`` is the report: identity, durations of its work, and suspect spans. It is replaced when it changes, which is
-seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, with the numbers of open and of ended spans. ``ended`` says
+seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, every two while nothing happens, with the numbers of open and of ended spans. ``ended`` says
 how the run has ended.
 """
 

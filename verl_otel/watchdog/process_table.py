@@ -183,7 +183,9 @@ class ProcessTable:
                 self._remove_child(status.report)
         # Without open work nothing hangs. The raylet always has a little to do.
         works = any(status.open_count for status in self.statuses.values())
-        pids = [status.report.process.pid for status in self.statuses.values() if works and status.report.role != RAYLET]
+        pids = [
+            status.report.process.pid for status in self.statuses.values() if works and status.report.role != RAYLET
+        ]
         self._stillness.sample(pids, time.monotonic())
         if time.monotonic() >= self._memory_at:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
