@@ -145,7 +145,8 @@ def test_a_process_without_telemetry_is_named(story):
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
 
-def test_a_stopped_replica_is_named_in_a_weight_sync(story):
+@pytest.mark.parametrize(("name", "kind"), [("verl.process.paused", "process"), ("verl.event_loop.blocked", "loop")])
+def test_a_replica_that_stands_is_named_in_a_weight_sync(story, name, kind):
     """The trainer waits for it before a worker sends weights: to abort, to sleep, to take requests again."""
     trainer, server = story.process(), story.process("llm_server")
     now = 0.0
@@ -155,10 +156,10 @@ def test_a_stopped_replica_is_named_in_a_weight_sync(story):
         phase = trainer.span("verl.phase.update_weights", now + 1, now + 1.4 + more, root)
         trainer.span("verl.weight_sync", now + 1, now + 1.4 + more, phase)
         if more:
-            server.span("verl.process.paused", now + 0.8, now + 1.2 + more, reason="process")
+            server.span(name, now + 0.8, now + 1.2 + more, reason="process")
         now += 1.5 + more
     (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
-    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "llm_server-0", STOPPED)
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == (kind, "llm_server-0", STOPPED)
 
 
 @pytest.mark.parametrize("reason", ["process", "interpreter"])
