@@ -47,14 +47,16 @@ APART_NS: Final = 500_000_000
 """Pauses without a CPU that are less apart, of any processes, are one interval: each process is looked at four times a second."""
 _SYNC: Final = "weight_sync"
 """Kind of a segment in which the trainer waits for replicas, before and after a worker sends weights. These may block their loops each time."""
-_WAITING: Final = frozenset(("start", "submit", _SYNC, "trajectory", "llm", "server", "tool", "reward"))
-"""Kinds of segments, or phases, that need the event loop of their process to go on."""
+_WAITING: Final = frozenset(("start", "trajectory", "llm", "server", "tool", "reward"))
+"""Kinds of segments that need the event loop of their process to go on."""
+_SUBMISSION: Final = "submit"
+"""The phase in which the trainer waits for agent loops, which take its prompts."""
 _OF_AGENT: Final = frozenset(("trajectory", "llm", "tool"))
 """Kinds of segments in the process of the trajectory."""
 _IDLE: Final = frozenset(("poll", "start"))
 """Kinds of segments that compute nothing."""
-_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", "submit": "agent_loop-", _SYNC: "llm_server-"}
-"""Kinds of segments, or phases, that may wait for another process, which has not begun to serve them, and the start of its instance."""
+_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", _SUBMISSION: "agent_loop-", _SYNC: "llm_server-"}
+"""Kinds of segments that may wait for another process, which has not begun to serve them, and the start of its instance."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
 _AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in \S+)")
 _NEVER: Final = 1 << 63
@@ -197,11 +199,13 @@ class BlockedLoops(msgspec.Struct):
         Outside of trajectories, which wait for much else, every process of a call may be the one without a CPU. ``starter`` is the process of the
         trajectory that follows: one that had not started waited for it.
         """
-        kind = segment.name if segment.kind == "phase" else segment.kind
-        names = [segment.instance, *self._servers.get(_SERVERS.get(kind, ""), ())]
-        names += [starter] if segment.kind == "start" and starter else []
-        tables = (self._spans, self._stalls, self._pauses) if kind in _WAITING else (self._pauses,)
+        kind = _SUBMISSION if segment.kind == "phase" and segment.name == _SUBMISSION else segment.kind
+        names = list(self._servers.get(_SERVERS.get(kind, ""), ()))
+        names += [starter] if kind == "start" and starter else []
+        tables = (self._spans, self._stalls, self._pauses)
         known = [table[name] for name in names for table in tables if name in table]
+        own = tables if kind in _WAITING else (self._pauses,)
+        known += [table[segment.instance] for table in own if segment.instance in table]
         known += [] if segment.trace_id or segment.kind in _IDLE else [starved]
         return _cut(known, segment.start_ns, segment.end_ns)
 
