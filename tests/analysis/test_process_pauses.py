@@ -145,9 +145,16 @@ def test_a_process_without_telemetry_is_named(story):
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("verl.process.paused", "process"), ("verl.event_loop.blocked", "loop")])
-def test_a_replica_that_stands_is_named_in_a_weight_sync(story, name, kind):
-    """The trainer waits for it before a worker sends weights: to abort, to sleep, to take requests again."""
+@pytest.mark.parametrize(
+    ("spans", "kind"),
+    [
+        ({"verl.process.paused": "process"}, "process"),
+        ({"verl.event_loop.blocked": "process"}, "loop"),
+        ({"verl.event_loop.blocked": "callback", "verl.process.paused": "process"}, "process"),
+    ],
+)
+def test_a_replica_that_stands_is_named_in_a_weight_sync(story, spans, kind):
+    """The trainer waits for it before a worker sends weights: to abort, to sleep. A callback did not take the time in which its process stood."""
     trainer, server = story.process(), story.process("llm_server")
     now = 0.0
     for number in range(1, 7):
@@ -155,8 +162,8 @@ def test_a_replica_that_stands_is_named_in_a_weight_sync(story, name, kind):
         root = stories.step(trainer, number, now, now + 1.4 + more, [("adv", now, now + 1)])
         phase = trainer.span("verl.phase.update_weights", now + 1, now + 1.4 + more, root)
         trainer.span("verl.weight_sync", now + 1, now + 1.4 + more, phase)
-        if more:
-            server.span(name, now + 0.8, now + 1.2 + more, reason="process")
+        for name, reason in spans.items() if more else ():
+            server.span(name, now + 0.8, now + 1.2 + more, reason=reason)
         now += 1.5 + more
     (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject, verdict.cause_name) == (kind, "llm_server-0", STOPPED)
