@@ -186,6 +186,22 @@ def test_a_submission_waits_for_an_agent_loop(story, reason):
     assert verdict.seconds == pytest.approx(1.5, abs=0.1)
 
 
+def test_what_paused_a_validation_is_named(story):
+    """It consists of rollouts, which wait for the process of the agents, whatever pauses that."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    now = 0.0
+    for number in range(1, 8):
+        more = 2.0 if number == SLOW else 0.0
+        stories.step(trainer, number, now, now + 1, [("adv", now, now + 1)])
+        trainer.span("verl.validation", now + 1.1, now + 1.6 + more)
+        if more:
+            agent.span("verl.process.paused", now + 1.2, now + 1.2 + more, reason="interpreter")
+        now += 1.8 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject, verdict.instance) == ("between", "validation", "agent_loop-0")
+    assert verdict.cause_name == "a call into C that held the interpreter lock"
+
+
 def add_causes(story, *works, pause=0.0, overlap=0.0):
     """Six steps of four trajectories; in one of them a trajectory takes longer in each of some tools, then its process is paused.
 
