@@ -167,8 +167,16 @@ def test_a_process_without_telemetry_is_named(story):
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
 
 
-def test_a_stopped_replica_is_named_in_a_weight_sync(story):
-    """The trainer waits for it before a worker sends weights: to abort, to sleep, to take requests again."""
+@pytest.mark.parametrize(
+    ("spans", "kind"),
+    [
+        ({"verl.process.paused": "process"}, "process"),
+        ({"verl.event_loop.blocked": "process"}, "loop"),
+        ({"verl.event_loop.blocked": "callback", "verl.process.paused": "process"}, "process"),
+    ],
+)
+def test_a_replica_that_stands_is_named_in_a_weight_sync(story, spans, kind):
+    """The trainer waits for it before a worker sends weights: to abort, to sleep. A callback did not take the time in which its process stood."""
     trainer, server = story.process(), story.process("llm_server")
     now = 0.0
     for number in range(1, 7):
@@ -176,11 +184,11 @@ def test_a_stopped_replica_is_named_in_a_weight_sync(story):
         root = stories.step(trainer, number, now, now + 1.4 + more, [("adv", now, now + 1)])
         phase = trainer.span("verl.phase.update_weights", now + 1, now + 1.4 + more, root)
         trainer.span("verl.weight_sync", now + 1, now + 1.4 + more, phase)
-        if more:
-            server.span("verl.process.paused", now + 0.8, now + 1.2 + more, reason="process")
+        for name, reason in spans.items() if more else ():
+            server.span(name, now + 0.8, now + 1.2 + more, reason=reason)
         now += 1.5 + more
     (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
-    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "llm_server-0", STOPPED)
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == (kind, "llm_server-0", STOPPED)
 
 
 @pytest.mark.parametrize("reason", ["process", "interpreter"])
@@ -198,6 +206,22 @@ def test_a_submission_waits_for_an_agent_loop(story, reason):
     (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject) == ("process", "agent_loop-0")
     assert verdict.seconds == pytest.approx(1.5, abs=0.1)
+
+
+def test_what_paused_a_validation_is_named(story):
+    """It consists of rollouts, which wait for the process of the agents, whatever pauses that."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    now = 0.0
+    for number in range(1, 8):
+        more = 2.0 if number == SLOW else 0.0
+        stories.step(trainer, number, now, now + 1, [("adv", now, now + 1)])
+        trainer.span("verl.validation", now + 1.1, now + 1.6 + more)
+        if more:
+            agent.span("verl.process.paused", now + 1.2, now + 1.2 + more, reason="interpreter")
+        now += 1.8 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject, verdict.instance) == ("between", "validation", "agent_loop-0")
+    assert verdict.cause_name == "a call into C that held the interpreter lock"
 
 
 def add_causes(story, *works, pause=0.0, overlap=0.0):

@@ -155,13 +155,15 @@ def _fits(verdict, right):
     """Return whether a verdict is of a kind and a cause, and has a name in its name; of a paused process in that of the process, too.
 
     After ``@`` stands the function in which its line has to be.
+    A process that was paused between two steps, as during a validation, is the cause of a verdict on that time.
     """
     right, _, function = right.partition("@")
     if function and not str(verdict[-1]).endswith(f" in {function}"):
         return False
     of_kind, of_cause, *name = right.split(" ", 2)
     named = verdict[2:4] if of_kind == "process" else verdict[2:3]
-    return verdict[0] == of_kind and verdict[1] == of_cause and (not name or any(name[0] in each for each in named))
+    kinds = (of_kind, "between") if of_kind == "process" else (of_kind,)
+    return verdict[0] in kinds and verdict[1] == of_cause and (not name or any(name[0] in each for each in named))
 
 
 def _judge_event(kind, result, _, reached):

@@ -19,8 +19,10 @@ from tests.end_to_end.faults.kinds import (
     of_mode,
 )
 
-FIRST, APART = 6, {"sync": 3, "separate_async": 5, "fully_async": 5}
-"""First step with a fault, and steps between two of them: a fault in a rollout lasts for several asynchronous steps."""
+FIRST, APART = 6, 3
+"""First step with a fault, and steps between two of them."""
+APART_ASYNC = {SLOW: 5, HUNG: 20, CRASHED: 5, DATA: 5}
+"""The same of asynchronous trainings, by series: these may go on during a fault, for several steps."""
 SIZES = {SLOW: (1.5, 4.0), HUNG: (25.0, 25.0), CRASHED: (0.0, 0.0), DATA: (0.0, 0.0)}
 """Seconds that a fault lasts, by series."""
 TRAININGS = ((SLOW, 14), (SLOW, 14), (SLOW, 13), (HUNG, 5), (HUNG, 5), *[(CRASHED, 1)] * 8, (DATA, 2))
@@ -70,7 +72,7 @@ class Training(NamedTuple):
     @property
     def steps(self):
         """Number of its steps."""
-        return self.healthy or max(fault.step for fault in self.faults) + APART[self.mode]
+        return self.healthy or max(fault.step for fault in self.faults) + find_apart(self.mode, self.series)
 
     def needs(self, what):
         """Return whether one of its kinds needs a ``validation`` or a ``checkpoint``."""
@@ -80,6 +82,11 @@ class Training(NamedTuple):
     def plants(self):
         """What `cpu_plant` reads for each fault."""
         return [fault.plant(self.mode, validations=self.needs("validation")) for fault in self.faults]
+
+
+def find_apart(mode, series):
+    """Return the steps between two faults of a training."""
+    return APART if mode == "sync" else APART_ASYNC[series]
 
 
 def make_healthy(mode, steps):
@@ -108,7 +115,7 @@ def _make_round(chance, first, mode):
         names = [waiting[series].pop() for _ in range(min(size, len(waiting[series])))]
         if not names:
             continue
-        steps = _choose_steps(planted, names, APART[mode])
+        steps = _choose_steps(planted, names, find_apart(mode, series))
         faults = [Fault(name, steps[name], round(chance.uniform(*SIZES[series]), 2)) for name in names]
         faults = tuple(sorted(faults, key=lambda fault: fault.step))
         trainings.append(Training(first + len(trainings), series, faults, mode))
@@ -119,7 +126,7 @@ def _make_pairs(chance, number):
     """Return a training with steps that have two faults, one in the rollouts and one after them: neither hides the other."""
     chosen = zip(chance.sample(IN_ROLLOUTS, PAIRS), chance.sample(IN_UPDATE, PAIRS), strict=True)
     faults = [
-        Fault(name, FIRST + APART["sync"] * place, round(chance.uniform(*SIZES[SLOW]), 2))
+        Fault(name, FIRST + APART * place, round(chance.uniform(*SIZES[SLOW]), 2))
         for place, names in enumerate(chosen)
         for name in names
     ]

@@ -45,14 +45,18 @@ LEAST_WITHOUT_CPU_NS: Final = 1_000_000_000
 """Shorter pauses without a CPU are left out: on a busy machine every process has them, and paths would consist of them."""
 APART_NS: Final = 500_000_000
 """Pauses without a CPU that are less apart, of any processes, are one interval: each process is looked at four times a second."""
-_WAITING: Final = frozenset(("start", "submit", "trajectory", "llm", "server", "tool", "reward"))
-"""Kinds of segments, or phases, that need the event loop of their process to go on."""
+_SYNC: Final = "weight_sync"
+"""Kind of a segment in which the trainer waits for replicas, before and after a worker sends weights. These may block their loops each time."""
+_WAITING: Final = frozenset(("start", "trajectory", "llm", "server", "tool", "reward"))
+"""Kinds of segments that need the event loop of their process to go on."""
+_SUBMISSION: Final = "submit"
+"""The phase in which the trainer waits for agent loops, which take its prompts."""
 _OF_AGENT: Final = frozenset(("trajectory", "llm", "tool"))
 """Kinds of segments in the process of the trajectory."""
 _IDLE: Final = frozenset(("poll", "start"))
 """Kinds of segments that compute nothing."""
-_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", "submit": "agent_loop-"}
-"""Kinds of segments, or phases, that may wait for another process, which has not begun to serve them, and the start of its instance."""
+_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", _SUBMISSION: "agent_loop-", _SYNC: "llm_server-"}
+"""Kinds of segments that may wait for another process, which has not begun to serve them, and the start of its instance."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
 _AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in [^\s;]+)")
 _NEVER: Final = 1 << 63
@@ -199,11 +203,13 @@ class BlockedLoops(msgspec.Struct):
         Outside of trajectories, which wait for much else, every process of a call may be the one without a CPU. ``starter`` is the process of the
         trajectory that follows: one that had not started waited for it.
         """
-        kind = segment.name if segment.kind == "phase" else segment.kind
-        names = [segment.instance, *self._servers.get(_SERVERS.get(kind, ""), ())]
-        names += [starter] if segment.kind == "start" and starter else []
-        tables = (self._spans, self._stalls, self._pauses) if kind in _WAITING else (self._pauses,)
+        kind = _SUBMISSION if segment.kind == "phase" and segment.name == _SUBMISSION else segment.kind
+        names = list(self._servers.get(_SERVERS.get(kind, ""), ()))
+        names += [starter] if kind == "start" and starter else []
+        tables = (self._spans, self._stalls, self._pauses)
         known = [table[name] for name in names for table in tables if name in table]
+        own = tables if kind in _WAITING else (self._pauses,)
+        known += [table[segment.instance] for table in own if segment.instance in table]
         known += [] if segment.trace_id or segment.kind in _IDLE else [starved]
         return _cut(known, segment.start_ns, segment.end_ns)
 
@@ -248,13 +254,31 @@ def _find_starters(path: Sequence[Segment]) -> list[str]:
 
 
 def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Blocking]:
-    """Yield the parts of intervals within two times, disjoint and in the order of time."""
+    """Yield the parts of intervals within two times, disjoint and in the order of time. While a process did not run, no callback blocked its loop."""
     reached = begin_ns
-    for blocking in heapq.merge(*(intervals.find(begin_ns, end_ns) for intervals in known), key=_start):
+    found = list(heapq.merge(*(intervals.find(begin_ns, end_ns) for intervals in known), key=_start))
+    stopped = [blocking for blocking in found if blocking.reason == PROCESS]
+    if stopped:
+        running = (part for blocking in found if blocking.reason != PROCESS for part in _cut_out(blocking, stopped))
+        found = sorted([*stopped, *running], key=_start)
+    for blocking in found:
         start, end = max(blocking.start_ns, reached), min(blocking.end_ns, end_ns)
         if end > start:
             yield blocking._replace(start_ns=start, end_ns=end)
             reached = end
+
+
+def _cut_out(blocking: Blocking, others: Iterable[Blocking]) -> Iterator[Blocking]:
+    """Yield the parts of an interval of a process outside of others, which are in the order of time; those of other processes are left in."""
+    reached = blocking.start_ns
+    for other in others:
+        if other.instance == blocking.instance:
+            if other.start_ns > reached:
+                yield blocking._replace(start_ns=reached, end_ns=min(other.start_ns, blocking.end_ns))
+            reached = max(reached, other.end_ns)
+        if reached >= blocking.end_ns:
+            return
+    yield blocking._replace(start_ns=reached)
 
 
 def _add(by_instance: _ByInstance, blocking: Blocking) -> None:
@@ -322,8 +346,10 @@ _LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
 _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
-_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll", "weight_sync"))
-"""Causes that may be the wait for a process that has no spans of its own. A weight sync in which no worker is seen waits for a replica."""
+_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll"))
+"""Causes that may be the wait for a process that has no spans of its own."""
+_VALIDATION: Final = "validation"
+"""Cause that consists of rollouts, which wait for the processes of agents, replicas and rewards, whatever pauses them."""
 _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
 """Reasons that every step may have: verl 0.8, for example, collects garbage in each step."""
 
@@ -362,7 +388,8 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         least = TRAJECTORY_SECONDS if is_callback else PHASE_SECONDS  # a busy machine delays a process, too
         if seconds < max(least, STEP_SHARE * step.seconds, step.uncertainty):
             continue
-        if blockings[0].reason in _USUAL and step.seconds - usual < seconds / 2:
+        may_be_usual = blockings[0].reason in _USUAL or blockings[0].work[0] == _SYNC
+        if may_be_usual and step.seconds - usual < seconds / 2:
             continue
         waiting = _count_waiting(members, blockings)
         during = _find_phase(blockings)
@@ -471,17 +498,17 @@ def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Bloc
         return verdict
     times = find_times(step, verdict)
     names = [verdict.instance]
-    if verdict.cause in _OF_TRAINER:
+    if verdict.cause in _OF_TRAINER or verdict.cause == _VALIDATION:
         names += [name for name in pauses if name != verdict.instance]
     for instance in names:
         by_name: dict[str, list[Blocking]] = defaultdict(list)
         for pause in pauses.get(instance, ()):
-            if instance == verdict.instance or pause.reason == PROCESS:
+            if instance == verdict.instance or pause.reason == PROCESS or verdict.cause == _VALIDATION:
                 by_name[pause.name] += cut_to(pause, times)
         for name, blockings in by_name.items():
             if count_seconds(blockings) >= DETAIL_SHARE * verdict.seconds:
                 if verdict.kind == "between":
-                    return verdict._replace(cause=PAUSED_KIND, cause_name=name, rests_on="counters")
+                    return verdict._replace(cause=PAUSED_KIND, cause_name=name, instance=instance, rests_on="counters")
                 seconds = min(count_seconds(blockings), verdict.seconds)
                 return _make(step, blockings, seconds, min(seconds, verdict.saved))
     return verdict
