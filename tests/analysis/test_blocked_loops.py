@@ -117,7 +117,7 @@ def test_short_blocks_are_no_cause(story):
 
 
 def test_a_stall_report_is_evidence(story):
-    """Where the process did not live to write a span, what the watchdog found while it was blocked is used; where it went on, it wrote one."""
+    """Where the process wrote no span, what the watchdog found while it was blocked is used."""
     folder = add_steps(story, span=False).write()
     begin = next(step for step in reader.read([folder])[0].steps if step.number == SLOW).start_ns
     key = ["stall", "agent_loop-node-1-1001", "execute_tool add"]
@@ -129,23 +129,23 @@ def test_a_stall_report_is_evidence(story):
         "text": text,
         "detail": {"key": key, "culprit": culprit},
     }
-    (folder / "events.jsonl").write_text(json.dumps(found) + "\n")
-    step = reader.read([folder])[0].steps[SLOW - 1]
-    assert [(verdict.kind, verdict.cause_name) for verdict in step.verdicts] == [("loop", "tool add")]
     over = {"kind": "resolved", "time_ns": begin + 2_900_000_000, "text": "", "detail": {"key": key}}
     (folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (found, over)))
-    assert not reader.read([folder])[0].steps[SLOW - 1].verdicts
+    step = reader.read([folder])[0].steps[SLOW - 1]
+    assert [(verdict.kind, verdict.cause_name) for verdict in step.verdicts] == [("loop", "tool add")]
+    assert step.devices[0].nanoseconds["loop_wait"] == pytest.approx(2.6e9)
 
 
 def test_a_stall_that_is_over_ends(story):
-    """A report without an end is replaced by the one with its end, which the process has recorded itself."""
+    """A report without an end is replaced by the one with its end, even if an earlier one of another node comes with it."""
     detail = {"culprit": {"instance": "agent_loop-0", "span": "x", "age": 2.0}}
     open_stall = Event("stall", 10 * 10**9, 'its event loop is blocked at File "a", line 1 in f', detail)
+    earlier = open_stall._replace(time_ns=5 * 10**9, detail={**detail, "resolved": 1.0})
     loops = BlockedLoops()
     loops.set_events([open_stall])
     assert loops.find_all(["agent_loop-0"], 0, 10**12) == [(8 * 10**9, 10**12)]
-    loops.set_events([open_stall._replace(detail={**detail, "resolved": 3.0})])
-    assert loops.find_all(["agent_loop-0"], 0, 10**12) == []
+    loops.set_events([earlier, open_stall._replace(detail={**detail, "resolved": 3.0})])
+    assert loops.find_all(["agent_loop-0"], 0, 10**12) == [(3 * 10**9, 6 * 10**9), (8 * 10**9, 13 * 10**9)]
 
 
 @pytest.mark.parametrize(

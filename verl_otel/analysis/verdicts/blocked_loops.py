@@ -257,22 +257,20 @@ def _add(by_instance: _ByInstance, blocking: Blocking) -> None:
 
 
 def _read_stall(event: Event) -> Blocking | None:
-    """Return the interval of a stall, which has no end; None if its report does not contain that an event loop is blocked.
-
-    A process that went on has written a span, and knows better when that was than who watched it.
-    """
+    """Return the interval of a stall; None if its report does not contain that an event loop is blocked."""
     match = _AT.search(event.text)
     culprit = event.detail.get("culprit")
     if event.kind != "stall" or match is None or not isinstance(culprit, dict):
         return None
-    age = culprit.get("age")
-    if not isinstance(age, (int, float)) or event.resolved:
+    age, resolved = culprit.get("age"), event.detail.get("resolved")
+    if not isinstance(age, (int, float)):
         return None
+    end = event.time_ns + round(resolved * 1e9) if isinstance(resolved, (int, float)) else _NEVER
     values = {attr.BLOCKED_SPAN: str(culprit.get("span", "")), attr.BLOCKED_LINE: match[1]}
     start = event.time_ns - round(age * 1e9)
     instance = str(culprit.get("instance", ""))
     name, line = _name(values, ""), _read_line(values)
-    return Blocking(instance, start, _NEVER, name, "callback", _read_id(culprit), line=line)
+    return Blocking(instance, start, max(start, end), name, "callback", _read_id(culprit), line=line)
 
 
 def _find_end_of_queue(span: SpanRecord) -> int:
