@@ -201,7 +201,7 @@ def write(results):
             [_count(name, judged) for name in _ROWS if any(name == judgement.kind for _, judgement in judged)],
         ),
         missed="\n".join(
-            f"{page._describe_miss(judgement)} ({mode})" + (WHY.get(judgement.kind, "") if mode != "asyncio" else "")
+            f"{page._describe_miss(judgement)} ({mode})" + WHY.get((mode, judgement.kind), "")
             for mode, judgement in missed
         )
         or "Nothing.",
@@ -265,10 +265,16 @@ def main():
     return 0
 
 
+_POOL = " The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits."
 WHY = {
-    "no free thread": " The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits.",
+    ("threads", "no free thread"): _POOL,
+    ("ray", "no free thread"): _POOL,
+    (
+        "asyncio",
+        "child that never ends",
+    ): " The report names a call that waits for the blocked event loop, and the line of the code that blocks it.",
 }
-"""Why a kind is not named in threads and actors, where it is known."""
+"""Why a kind is not named in a mode, where it is known."""
 _TEXT = """## Own loops
 
 Faults in a [loop of one's own](../how-to/own-loop.md) (`tests/end_to_end/faults/own_program.py`): 8 trajectories a step, as tasks of an event loop, in
