@@ -201,7 +201,7 @@ def write(results):
             [_count(name, judged) for name in _ROWS if any(name == judgement.kind for _, judgement in judged)],
         ),
         missed="\n".join(
-            f"{page._describe_miss(judgement)} ({mode})" + WHY.get((mode, judgement.kind), "")
+            f"{page._describe_miss(judgement)} ({mode}) {WHY.get(judgement.kind, '')}".rstrip()
             for mode, judgement in missed
         )
         or "Nothing.",
@@ -265,16 +265,15 @@ def main():
     return 0
 
 
-_POOL = " The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits."
 WHY = {
-    ("threads", "no free thread"): _POOL,
-    ("ray", "no free thread"): _POOL,
-    (
-        "asyncio",
-        "child that never ends",
-    ): " The report names a call that waits for the blocked event loop, and the line of the code that blocks it.",
+    "no free thread": "The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits.",
+    "child that never ends": "The report names a call that waits for the blocked event loop, and the line of the code that blocks it.",
+    "killed worker": "The program ends at once: the report has its exception (that of the pipe), and not the death.",
+    "killed actor": "The program ends at once: the report has its exception (`ActorDiedError`), and not the death.",
+    "collections of garbage in the rollouts": "Collections that take less than 0.2 s each are not seen; the line that collects is.",
+    "stopped worker": "A process that is stopped within a second after it had had nothing to do for two is not looked at yet: it is named as late.",
 }
-"""Why a kind is not named in a mode, where it is known."""
+"""Why a kind is not named, where it is known."""
 _TEXT = """## Own loops
 
 Faults in a [loop of one's own](../how-to/own-loop.md) (`tests/end_to_end/faults/own_program.py`): 8 trajectories a step, as tasks of an event loop, in
