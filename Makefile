@@ -41,15 +41,14 @@ test-full: $(STAMP) programs ## Run everything, to the end (4 hours): what `make
 	@$(BIN)/python -m tests.gate --full $(addprefix --only ,$(ONLY))
 
 matrix: $(STAMP) ## Train in every mode of verl, count every number in each, and write docs/reference/modes.md (75 minutes)
-	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/recount tests/end_to_end/test_interrupted.py \
-		tests/end_to_end/test_surroundings.py tests/end_to_end/test_mixed.py tests/end_to_end/test_guards.py tests/examples/test_with_verl.py --matrix
+	$(BIN)/python -m pytest @tests/end_to_end/matrix.txt --matrix
 	$(BIN)/python -m tests.end_to_end.modes_page
 	$(BIN)/python -m pytest tests/end_to_end/test_modes_page.py --matrix
 
 test-pipeline: $(STAMP) programs ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
 	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
-test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=beside (debuggers, tracers and other monitoring in the same process), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 TRAININGS=15; an interrupted series continues; HEALTHY=mode STEPS=340: steps without a fault; own loops: python -m tests.end_to_end.faults.own_loops), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
+test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=beside (debuggers, tracers and other monitoring in the same process), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 MODE=sync TRAININGS=15; an interrupted series continues; HEALTHY=mode STEPS=340: steps without a fault; own loops: python -m tests.end_to_end.faults.own_loops), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
 ifeq ($(ONLY),gpu)
 	$(BIN)/python -m pytest -m gpu tests/integrations/gpu
 else ifeq ($(ONLY),vllm)
@@ -62,7 +61,7 @@ else ifeq ($(ONLY),beside)
 	@$(UV) pip install --quiet --python .venv-beside/bin/python --no-deps --no-build-isolation --editable .
 	.venv-beside/bin/python -m pytest --timeout 900 -q -p no:cacheprovider tests/session/test_beside.py
 else ifeq ($(ONLY),faults)
-	$(BIN)/python -m tests.end_to_end.faults $(or $(OUT),runs/faults) --seed $(or $(SEED),1) --trainings $(or $(TRAININGS),15) $(if $(HEALTHY),--healthy --mode $(HEALTHY) --steps $(or $(STEPS),340)) --page
+	$(BIN)/python -m tests.end_to_end.faults $(or $(OUT),runs/faults) --seed $(or $(SEED),1) $(if $(MODE),--mode $(MODE)) --trainings $(or $(TRAININGS),15) $(if $(HEALTHY),--healthy --mode $(HEALTHY) --steps $(or $(STEPS),340)) --page
 else ifeq ($(ONLY),levers)
 	$(BIN)/python -m tests.end_to_end.levers $(or $(OUT),runs/levers)
 	$(BIN)/python -m tests.end_to_end.levers_page $(or $(OUT),runs/levers)/trainings.jsonl

@@ -65,12 +65,14 @@ THOROUGH = (
     *("-W", "error::ResourceWarning", "-W", "error::pytest.PytestUnraisableExceptionWarning"),
 )
 MAKE = ("make", "--no-print-directory")
+MATRIX = tuple((TOP / "tests" / "end_to_end" / "matrix.txt").read_text("utf-8").split())
+"""What `make matrix` runs, each training once for all tests that read it."""
 FULL = (
     *STREAMS[0][:4],
     Part("unit", test=("-m", f"not ({HOSTS} or alone)", "-n", "2", "--dist", "loadfile", *THOROUGH)),
     Part("alone", test=("-m", f"alone and not ({HOSTS})")),
     Part("pythons", (sys.executable, "tests/pythons.py", "--uv", UV)),
-    Part("hosts", test=("-m", HOSTS, "-n", "2", "--dist", "loadgroup")),
+    Part("hosts", test=("-m", HOSTS, "-n", "2", "--dist", "loadgroup", *(f"--ignore={path}" for path in MATRIX))),
     Part("beside", (*MAKE, "test-extra", "ONLY=beside")),
     Part("pipeline", (*MAKE, "test-pipeline")),
     Part("matrix", (*MAKE, "matrix")),

@@ -253,9 +253,11 @@ SETTINGS: Final = (
         "Record exception messages, messages of logs, the last lines of the log of a process that hangs or has died, and content in your own "
         "OpenTelemetry spans. Off by default, because they may contain prompts or answers."),
     Setting("drain_interval", "VERL_OTEL_DRAIN_INTERVAL", make_number_parser(0.05, 60), "1",
-        "Seconds between two drains. A killed process loses at most the data of this interval."),
+        "Seconds between two drains. A killed process loses at most the data of this interval; in one in which nothing happened for ten seconds "
+        "it is two seconds at least."),
     Setting("metric_interval", "OTEL_METRIC_EXPORT_INTERVAL", parse_milliseconds, "10000",
-        "Milliseconds between two collections of observable metrics, and between two exports of unchanged series."),
+        "Milliseconds between two collections of observable metrics, and between two exports of unchanged series. In a process in which nothing "
+        "happens and that writes files only it is a minute at least."),
     Setting("exit_timeout", "VERL_OTEL_EXIT_TIMEOUT", make_number_parser(0, 300), "5",
         "Seconds that the exit of a process may wait for all exporters together."),
     Setting("memory_mib", "VERL_OTEL_MEMORY_MIB", make_integer_parser(1, 65536), "64",

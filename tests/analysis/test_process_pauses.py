@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes that were paused: a verdict names the process and why, whatever else it would have named."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,11 +20,11 @@ SLOW = 4
 STOPPED = "the process did not run, stopped or waiting for a CPU"
 
 
-def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by="", queued=None):
+def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0, by="", queued=None, pieces=1):
     """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused.
 
     ``work``: seconds by which the update of that step takes longer besides. ``by``: the process that was paused, if another one noted it.
-    ``queued``: seconds of the pause in the run queue.
+    ``queued``: seconds of the pause in the run queue. ``pieces``: into how many pauses it is divided.
     """
     trainer, agent = story.process(), story.process("agent_loop")
     rank, storage = story.process("actor_rollout_ref", verl__rank=0), story.process("transfer_queue")
@@ -45,7 +47,9 @@ def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0,
             start = {"agent_loop": begin + 0.2, "actor_rollout_ref": ends[1] + 0.1}.get(role, ends[0] + 0.05)
             other = {"verl__stall__instance": by} if by else {}
             other |= {} if queued is None else {"verl__paused__queued_seconds": queued}
-            paused[role].span("verl.process.paused", start, start + more, reason=reason, **other)
+            cuts = [start + more * piece / pieces for piece in range(pieces + 1)]
+            for a, b in itertools.pairwise(cuts):
+                paused[role].span("verl.process.paused", a, b, reason=reason, **other)
         now = ends[2] + 0.05
     return story
 
@@ -138,11 +142,62 @@ def test_short_pauses_of_many_processes_are_one_cause(story, pieces, names):
     assert list(held) == [SLOW] * bool(names)
 
 
+@pytest.mark.parametrize(
+    ("keywords", "names"),
+    [
+        ({}, ["no CPU"]),
+        ({"queued": 0.1}, []),
+        ({"every": True}, []),
+        ({"reason": "collection"}, ["garbage collection"]),
+    ],
+)
+def test_short_waits_for_a_cpu_are_the_cause_where_nothing_else_is_found(story, keywords, names):
+    """Each is too short to be on the path of a trajectory. They are most of what the step took longer, or are not named."""
+    keywords = {"role": "agent_loop", "reason": "cpu", "pieces": 6, **keywords}
+    run = reader.read([add_steps(story, 2.4, **keywords).write()])[0]
+    found = [verdict for step in run.steps for verdict in step.verdicts]
+    assert [verdict.cause_name for verdict in found] == names
+    assert all(verdict.subject == "agent_loop-0" and verdict.saved == pytest.approx(2.4, abs=0.1) for verdict in found)
+
+
 def test_a_process_without_telemetry_is_named(story):
     """The process that watches the node has recorded that another one was stopped."""
     run = reader.read([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])[0]
     (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "raylet-7", STOPPED)
+
+
+def test_a_stopped_replica_is_named_in_a_weight_sync(story):
+    """The trainer waits for it before a worker sends weights: to abort, to sleep, to take requests again."""
+    trainer, server = story.process(), story.process("llm_server")
+    now = 0.0
+    for number in range(1, 7):
+        more = 2.0 if number == SLOW else 0.0
+        root = stories.step(trainer, number, now, now + 1.4 + more, [("adv", now, now + 1)])
+        phase = trainer.span("verl.phase.update_weights", now + 1, now + 1.4 + more, root)
+        trainer.span("verl.weight_sync", now + 1, now + 1.4 + more, phase)
+        if more:
+            server.span("verl.process.paused", now + 0.8, now + 1.2 + more, reason="process")
+        now += 1.5 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject, verdict.cause_name) == ("process", "llm_server-0", STOPPED)
+
+
+@pytest.mark.parametrize("reason", ["process", "interpreter"])
+def test_a_submission_waits_for_an_agent_loop(story, reason):
+    """Asynchronous rollouts of the step before block the process that is to take the next prompts: one verdict, not one on the phase, too."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    now = 0.0
+    for number in range(1, 7):
+        more = 1.5 if number == SLOW else 0.0
+        phases = [("submit", now, now + 0.1 + more), ("adv", now + 0.1 + more, now + 1.2 + more)]
+        stories.step(trainer, number, now, now + 1.2 + more, phases)
+        if more:
+            agent.span("verl.process.paused", now - 0.5, now + more, reason=reason)
+        now += 1.3 + more
+    (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject) == ("process", "agent_loop-0")
+    assert verdict.seconds == pytest.approx(1.5, abs=0.1)
 
 
 def add_causes(story, *works, pause=0.0, overlap=0.0):

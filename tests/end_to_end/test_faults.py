@@ -5,7 +5,7 @@
 import pytest
 
 from tests.end_to_end.faults import judging, own_loops, page, plan
-from tests.end_to_end.faults.kinds import KINDS
+from tests.end_to_end.faults.kinds import KINDS, MODES, UNPLANTED
 from tests.end_to_end.faults.plan import Fault
 
 RIGHT = ["between", "logging", "file", "file", "trainer-0", 2.0]
@@ -46,6 +46,45 @@ def test_no_cpu_is_right_where_other_programs_take_it():
     assert judging.find_false(known) == (2, [(9, no_cpu), (9, RIGHT)], 1)
 
 
+IN_ROLLOUTS = {"tool", "reward", "agent", "llm", "rewardloop", "block", "server", "hold", "weights", "sync", "score"}
+IN_UPDATES = {"sample", "advantage", "balance", "metrics", "log", "validate", "checkpoint", "rank", "infer"}
+REACHED = {
+    "sync": {*IN_ROLLOUTS, *IN_UPDATES, "item", "submit", "get", "put", "clear"},
+    "separate_async": {*IN_ROLLOUTS, *IN_UPDATES, "item", "submit", "get", "put", "clear"},
+    "fully_async": {*IN_ROLLOUTS, *IN_UPDATES},
+}
+"""Places of `cpu_plant` that a training in a mode goes through, as its log said."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_plants_what_it_reaches(mode):
+    """Each kind once in a round, or with a reason why not."""
+    trainings = plan.make_plan(1, 14, mode)[: 14 if mode != "fully_async" else 13]
+    planted = [fault.kind for training in trainings for fault in training.faults]
+    assert sorted([*planted, *UNPLANTED.get(mode, ())]) == sorted(KINDS)
+    for training in trainings:
+        for plant in training.plants:
+            assert plant.partition(":")[0].partition("!")[0] in REACHED[mode], plant
+    assert trainings == plan.make_plan(1, 20, mode)[: len(trainings)]
+
+
+def test_an_asynchronous_fault_is_judged_by_the_step_that_it_made_longer():
+    """By the ends of steps in the bed's log; where none is longer there is nothing to name, and steps beside the fault are healthy."""
+    ends = {str(step): 100.0 + step for step in range(1, 8)} | {"8": 110.0, "9": 111.0, "10": 112.0, "11": 113.0}
+    known = result(mode="separate_async", ends=ends, reached=107.5)
+    known["steps"] |= {"8": {"seconds": 3.0, "verdicts": [RIGHT]}, "11": {"seconds": 1.0, "verdicts": [RIGHT]}}
+    (judgement,) = judging.judge(known)
+    assert (judgement.felt, judgement.found, judgement.named) == (True, True, True)
+    assert judging.find_false(known)[0] == 3, "6, 7 and 11"
+    known["reached"] = [103.5]
+    (judgement,) = judging.judge(known)
+    assert (judgement.felt, judgement.named) == (False, False)
+    text = page.write([known])
+    assert "| separate_async | slow tracker | network | tracker |  | 1 | 1 | 0 | 0 |  |" in text
+    assert "| separate_async | all | 1 | 1 | 0 | 0 | 0 of 0 |" in text
+    assert "Nothing." in text
+
+
 @pytest.mark.parametrize(
     ("verdicts", "expected"),
     [
@@ -75,12 +114,12 @@ def test_an_event_names_what_hangs():
 def test_the_page_counts_what_was_run():
     """Nothing that was not run is in it."""
     text = page.write([result(verdicts=[RIGHT]), result("slow reward")])
-    assert "| slow tracker | network | tracker |  | 1 | 1 | 1 |  |" in text
-    assert "| slow reward | slow | reward |  | 1 | 0 | 0 |  |" in text
+    assert "| sync | slow tracker | network | tracker |  | 1 | 0 | 1 | 1 |  |" in text
+    assert "| sync | slow reward | slow | reward |  | 1 | 0 | 0 | 0 |  |" in text
     assert "| slow tool |" not in text
-    assert "Not planted alone in these trainings: slow tool, " in text
+    assert "Not planted alone in these trainings of `sync`: slow tool, " in text
     assert "| all | 2 | 0 (0%; 0% to 66%) | 0 |  |" in text
-    assert "* slow reward of 2.0 s: reported: *nothing*." in text
+    assert "* `sync`, slow reward of 2.0 s: reported: *nothing*." in text
 
 
 def test_what_is_reported_where_nothing_is_planted_is_false():

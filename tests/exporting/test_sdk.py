@@ -4,6 +4,7 @@
 
 import gc
 import math
+import threading
 import time
 import weakref
 
@@ -15,7 +16,7 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMet
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
@@ -111,6 +112,17 @@ def test_a_long_drain_does_not_overflow_a_batch_processor(make):
     case = make()
     case.put(make_batch(*range(1, 5001)))
     assert len(case.memory.get_finished_spans()) == 5000
+
+
+def test_no_batch_waits_in_a_process_that_may_be_killed(make):
+    """What was drained is exported, without a flush and long before the interval of the batch processor."""
+    case = make()
+    exported = threading.Event()
+    exporter = InMemorySpanExporter()
+    exporter.export = lambda spans: exported.set() or SpanExportResult.SUCCESS
+    case.tracer.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
+    case.exporter.consume(make_batch(1))
+    assert exported.wait(60)
 
 
 class Broken(SpanProcessor):

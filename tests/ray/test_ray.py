@@ -237,3 +237,20 @@ def test_an_actor_that_was_started_again_is_counted(tmp_path):
                     (point,) = metric["sum"]["dataPoints"]
                     last[resource["process.pid"]] = otlp_json.read_number(point)
     assert {pid: float(value) for pid, value in last.items()} == {found["second"]: 1.0}
+
+
+@pytest.mark.full
+def test_what_the_object_store_writes_to_disk_is_counted(tmp_path):
+    """Bytes of objects that do not fit: all but what stays in the store. Ray logs what it reads back once a second at most."""
+    _, found = run("ray_spill.py", tmp_path=tmp_path, VERL_OTEL_ENABLED=1, RAY_verbose_spill_logs=1)
+    (folder,) = (path.parent for path in (tmp_path / "runs").glob("*/run.json"))
+    spilled = {
+        otlp_json.read_attributes(point["attributes"])["disk.io.direction"]: otlp_json.read_number(point)
+        for path in folder.glob("metrics-*.jsonl")
+        for line in path.read_text().splitlines()
+        for _, _, metric in otlp_json.each_metric(json.loads(line))
+        if metric["name"] == "verl.ray.spill.io"
+        for point in otlp_json.each_point(metric)
+    }
+    assert found["put"] - (80 << 20) <= spilled["write"] <= found["put"]
+    assert 0 < spilled["read"] <= found["read"]

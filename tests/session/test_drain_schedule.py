@@ -4,6 +4,9 @@
 
 import os
 import time
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -53,7 +56,7 @@ def resting(start, monkeypatch):
 
 
 def test_nothing_is_drained_while_nothing_happens(resting, monkeypatch):
-    """Turns without anything new drain nothing for ten seconds, then once; where a span is open, for five seconds."""
+    """Turns without anything new drain nothing for a minute, then once; where a span is open, for five seconds."""
     assert [resting.turn() for _ in range(10)] == [0] * 10
     for pause in (lifecycle.IDLE_SECONDS, lifecycle.MAX_REST_SECONDS):
         resting.now += pause - 0.1
@@ -65,6 +68,25 @@ def test_nothing_is_drained_while_nothing_happens(resting, monkeypatch):
             open_span(resting.session)
             assert [resting.turn(), resting.turn()] == [1, 0]
     resting.session.held.close()
+
+
+def test_an_idle_process_wakes_up_every_two_seconds(resting, monkeypatch):
+    """After ten seconds without a drain; not while a span is open."""
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        resting.session._stopping = True
+
+    monkeypatch.setattr(resting.session, "_wake", SimpleNamespace(wait=wait, set=resting.session._wake.set))
+    monkeypatch.setattr(resting.session.run, "config", replace(resting.session.config, drain_interval=1.0))
+    resting.now = resting.session._schedule._drained_at
+    for later, held in ((9.9, False), (0.2, False), (0.0, True)):
+        resting.now += later
+        resting.session._stopping = False
+        with verl_otel.span("held") if held else nullcontext():
+            resting.session._run()
+    assert waits == [1.0, 2.0, 1.0]
 
 
 def add_span(session):

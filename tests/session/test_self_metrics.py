@@ -44,6 +44,15 @@ def test_open_phases_are_counted_and_go_back_to_zero(start):
     assert values(files, "verl.phase.active", **{"verl.phase": "health_gen"}) == [1, 0]
 
 
+def test_a_value_that_stays_is_written_once(start):
+    """What has not changed since the last collection is in the file already."""
+    files = start(drain_interval=60)
+    with verl_otel.step(1), verl_otel.phase("gen"):
+        session.flush()
+        session.flush()
+    assert values(files, "verl.phase.active") == [1]
+
+
 def test_open_trajectories_are_counted_and_the_oldest_has_an_age(start):
     """verl.rollout.active and the age of the oldest follow what is open; both are 0 when all have ended."""
     files = start(drain_interval=60)

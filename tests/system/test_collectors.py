@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_locked_is_said_once(session, monkeypatch, wait_
 
     monkeypatch.setattr(collectors.LeaderLock, "acquire", fail)
     begun = session()
-    wait_for(lambda: begun.here.reads > 2 and names(begun.state) == HERE)
+    wait_for(lambda: names(begun.state) == HERE and begun.here.reads > 2)
     assert [record.getMessage().endswith("no locks here") for record in caplog.records] == [True]
 
 

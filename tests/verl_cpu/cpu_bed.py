@@ -189,16 +189,21 @@ def hold_tracker(module):
         cpu_plant.delay_step(module.FileLogger, "log", "log")
 
 
-def hold_trainer(module):
-    trainer = module.PPOTrainer
-    original = trainer.on_step_begin
+def note_step(owner, name, find_step):
+    """Keep the step of the trainer whose method begins."""
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def on_step_begin(self):
-        cpu_plant.Trainer.step = self.global_steps
-        return original(self)
+    def noted(self, *args, **kwargs):
+        cpu_plant.Trainer.step = find_step(self)
+        return original(self, *args, **kwargs)
 
-    trainer.on_step_begin = on_step_begin
+    setattr(owner, name, noted)
+
+
+def hold_trainer(module):
+    trainer = module.PPOTrainer
+    note_step(trainer, "step", lambda self: self.global_steps)  # separate_async has an `on_step_begin` of its own
     compute_metrics = trainer._compute_metrics
 
     @functools.wraps(compute_metrics)
@@ -212,6 +217,36 @@ def hold_trainer(module):
         ("_submit_batch_to_rollout", "submit"), ("_val_metrics_update", "validate"),
     ):  # fmt: skip
         cpu_plant.delay_step(trainer, name, place)
+
+
+def hold_separate(module):
+    trainer = module.SeparateRayPPOTrainer
+    # A step of fully asynchronous training is a version of the weights, of several local steps.
+    note_step(trainer, "_fit_start_profile", cpu_stamps.find_step)
+    cpu_plant.delay_step(module, "compute_advantage", "advantage")  # in its phase, which the trainer's method begins
+    cpu_plant.delay_step(trainer, "_fit_dump_data", "balance")
+    cpu_plant.delay_step(trainer, "_fit_collect_metrics", "metrics")
+
+
+def fix_rollouter(module):
+    """Mend a race of verl 0.9.1: the rollouter that is woken may see the old count of samples, and stand until its monitor looks, for up to 10 s."""
+    rollouter = module.FullyAsyncRollouter.__ray_metadata__.modified_class
+    original = rollouter.reset_staleness
+
+    @functools.wraps(original)
+    async def reset_staleness(self, **kwargs):  # Ray's tracing adds one
+        self.staleness_samples = 0  # it is counted after the rollouter is woken
+        return await original(self, **kwargs)
+
+    rollouter.reset_staleness = reset_staleness
+
+
+def hold_messages(module):
+    cpu_plant.delay_step(module.MessageQueueClient, "get_sample", "sample")
+
+
+def hold_validation(module):
+    cpu_plant.delay_calls(module.RayPPOTrainer, "_val_metrics_update", "validate")
 
 
 def hold_items(module):
@@ -406,6 +441,10 @@ HOOKS = {
     "verl.workers.engine_workers": hold_rank,
     "verl.utils.tracking": hold_tracker,
     "verl.trainer.ppo.v1.trainer_base": hold_trainer,
+    "verl.experimental.separation.ray_trainer": hold_separate,
+    "verl.experimental.fully_async_policy.fully_async_rollouter": fix_rollouter,
+    "verl.experimental.fully_async_policy.message_queue": hold_messages,
+    "verl.trainer.ppo.ray_trainer": hold_validation,
     "verl.utils.dataset.rl_dataset": hold_items,
     "transfer_queue": hold_queue,
     "verl.experimental.agent_loop.tool_agent_loop": hold_agent,

@@ -13,8 +13,8 @@ or in step n, and something takes that much longer:
 * ``rank``: rank ``which`` comes that much late to the n-th update, before it meets the others in a collective;
 * ``infer``: a rank takes longer for the n-th log probabilities, of the policy and of the reference in turn;
 * ``item``, ``submit``, ``sample``, ``get``, ``balance``, ``advantage``, ``metrics``, ``clear``, ``log``, ``validate``: the trainer, in step n;
-* ``score!equal``: the scores of step n are equal.
-
+  fully asynchronous training: the n-th ``validate`` of its rollouter, and no ``item``, ``submit``, ``get`` and ``clear``;
+* ``score!equal``: the scores of step n are equal;
 * ``background``: the weight sync of step n, on rank ``which``, runs in the background.
 
 ``*`` as the number is every time, ``a-b`` every time from the a-th to the b-th, ``*`` as the rank is every rank. The action is one of `cpu_actions`; without one the place waits.
@@ -79,7 +79,7 @@ def is_reached(plant, number):
     """Say whether something other than a delay was planted here, however often it is asked."""
     for text in filter(None, os.environ.get(PLANT, "").split(",")):
         planted, _, when = text.split(":")[:3]
-        if planted == plant and when == str(number):
+        if planted == plant and is_now(when, number):
             if text not in _done:
                 _done.add(text)
                 note(text)

@@ -142,11 +142,13 @@ def stamp_v1(module):
     stamp(module.PPOTrainer, "_save_checkpoint", "checkpoint", lambda trainer: {"step": trainer.global_steps})
 
 
-def stamp_legacy(module):
-    def find_step(trainer):
-        version = getattr(trainer, "current_param_version", None)
-        return trainer.global_steps if version is None else version + 1
+def find_step(trainer):
+    """Return the step of a trainer that is none of v1; that of fully asynchronous training is the version of weights that it makes."""
+    version = getattr(trainer, "current_param_version", None)
+    return trainer.global_steps if version is None else version + 1
 
+
+def stamp_legacy(module):
     def describe(trainer, batch, *_, **__):
         lengths = batch.batch["attention_mask"].sum(-1)
         responses = batch.batch["attention_mask"][:, -batch.batch["responses"].shape[1] :].sum(-1)

@@ -24,6 +24,11 @@ SEPARATE = [
     "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=cpu_checkpoint_engine",
 ]  # fmt: skip
 """A rollout replica of its own, which gets its weights through files."""
+ORDERED = [
+    f"trainer.v1.sampler.custom_sampler.path={HERE}/cpu_sampler.py",
+    "trainer.v1.sampler.custom_sampler.name=OrderedReplayBuffer",
+]
+"""A sampler whose batches do not depend on which trajectory finished first."""
 AHEAD = [
     *SEPARATE, "trainer.use_v1=false", "rollout.nnodes=1", "rollout.n_gpus_per_node=1",
     "hydra.searchpath=[pkg://verl.trainer.config]", "actor_rollout_ref.hybrid_engine=False",
@@ -33,9 +38,7 @@ AHEAD = [
 MODES = {
     "sync": (
         "verl.trainer.main_ppo",
-        "trainer.use_v1=true", "trainer.v1.trainer_mode=sync",
-        f"trainer.v1.sampler.custom_sampler.path={HERE}/cpu_sampler.py",
-        "trainer.v1.sampler.custom_sampler.name=OrderedReplayBuffer",
+        "trainer.use_v1=true", "trainer.v1.trainer_mode=sync", *ORDERED,
     ),
     "colocate_async": ("verl.trainer.main_ppo", "trainer.use_v1=true", "trainer.v1.trainer_mode=colocate_async"),
     "separate_async": (

@@ -20,6 +20,7 @@ def resting(tmp_path, monkeypatch):
     made._folder.mkdir()
     made._open_heartbeat_file()
     made._request_path = tmp_path / "request"
+    made._next_election = time.monotonic()
     made.polls = []
     monkeypatch.setattr(made, "poll", lambda: made.polls.append(time.time_ns()))
     yield made
@@ -126,3 +127,12 @@ def test_without_open_spans_nothing_is_waited_for(resting, monkeypatch):
     """However long it rests."""
     assert not list(resting._find_suspects({}))
     assert not rest(resting, monkeypatch, time.time_ns() + 10**12)
+
+
+def test_a_process_that_rests_takes_over_the_watch(resting, monkeypatch):
+    """It looks every ten seconds whether the node has a monitor."""
+    now = time.time_ns()
+    resting._next_election -= heartbeat.IDLE_ELECTION_SECONDS - heartbeat.ELECTION_SECONDS - 1
+    assert not rest(resting, monkeypatch, now)
+    resting._next_election -= 1
+    assert rest(resting, monkeypatch, now)

@@ -93,6 +93,16 @@ def test_the_reason_follows_from_what_happened_meanwhile(monkeypatch, late, used
     assert pause.seconds == pytest.approx(late if reason else 0.0)
 
 
+def test_what_holds_the_interpreter_lock_may_have_no_cpu(monkeypatch):
+    """The thread that looks waits for the lock, and the one that holds it waits for a CPU for most of that time."""
+    detector, known = process_pauses.PauseDetector(), {"cpu": 0.0}
+    monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
+    detector.check(100.0, 0.0)
+    detector._own, detector._others[1], known["cpu"] = Queue(0.3), Queue(1.2), 0.8
+    pause = detector.check(102.25, 2.0)
+    assert (pause.reason, pause.queued) == ("cpu", 1.2)
+
+
 def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
     """It is counted when it ends: until then it looks like another holder of the interpreter lock."""
     detector, known = process_pauses.PauseDetector(), {"cpu": 0.0, "collections": 0}

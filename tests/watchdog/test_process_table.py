@@ -89,6 +89,43 @@ def test_a_process_that_exits_normally_is_removed(folder):
     assert not table.statuses
 
 
+def test_reports_are_looked_at_when_their_folder_has_changed(folder, monkeypatch):
+    """Two looks at an unchanged folder are enough; what is added later is found, as is what is removed."""
+    write_process(folder, "first")
+    looks = []
+    list_paths = process_reports.list_paths
+    monkeypatch.setattr(process_reports, "list_paths", lambda path: looks.append(path) or list_paths(path))
+    table = read_table(folder)
+    for _ in range(5):
+        table.refresh()
+    assert len(looks) == 2
+    os.utime(
+        folder, (1, 1)
+    )  # another time than that of the next change, however coarse the clock of the file system is
+    table.refresh()
+    table.refresh()
+    write_process(folder, "second")
+    table.refresh()
+    assert set(table.statuses) == {"first", "second"}
+    process_reports.remove(folder, "first")
+    table.refresh()
+    assert set(table.statuses) == {"second"}
+
+
+def test_activity_is_read_while_work_is_open(folder, monkeypatch):
+    """Where nothing is open, nothing hangs."""
+    write_process(folder, "here")
+    table = read_table(folder)
+    sampled = []
+    monkeypatch.setattr(table._stillness, "sample", lambda pids, _: sampled.append(list(pids)))
+    for count in (1, 0):
+        beat = folder / f"{process_reports.HEARTBEAT_PREFIX}here"
+        beat.write_bytes(b"%8d %16d\n" % (count, 7))
+        os.utime(beat, (time.time() + count, time.time() + count))
+        table.refresh()
+    assert sampled == [[os.getpid()], []]
+
+
 def test_silence_is_measured_since_the_last_heartbeat(folder):
     """Also by a monitor that has just started; reset when the monitor itself was stopped."""
     write_process(folder, "quiet", heartbeat=time.time() - 100)

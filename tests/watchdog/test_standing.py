@@ -12,6 +12,7 @@ import pytest
 import verl_otel
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
+from verl_otel.watchdog import stack_dumps
 from verl_otel.watchdog.event_loops import LoopWatcher
 
 
@@ -77,6 +78,26 @@ async def wait_for_slot(stage):
     stage.entered.set()
     while not stage.release.is_set():  # noqa: ASYNC110 - another thread sets it
         await asyncio.sleep(0.001)
+
+
+def test_a_task_that_waits_on_is_not_walked_again(recorded, look, monkeypatch):
+    """While it waits for the same future it stands where it stood, and that is recorded in full."""
+    walks = []
+    walk = stack_dumps.walk_frames
+    monkeypatch.setattr(stack_dumps, "walk_frames", lambda coroutine: walks.append(coroutine) or walk(coroutine))
+
+    async def roll_out():
+        with verl_otel.trajectory("u", 0):
+            slot = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(write_dump, look, (60.0, 60.5, 61.0, 61.5))
+            asyncio.get_running_loop().call_soon(slot.set_result, None)
+            await slot
+            await asyncio.sleep(0)
+            look(62.0).result()
+
+    asyncio.run(roll_out())
+    assert len(walks) == 2
+    assert [seconds for _, seconds, _ in stays(recorded)] == [1.75]
 
 
 class Stage:

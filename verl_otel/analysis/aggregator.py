@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final
@@ -65,16 +65,8 @@ def find_trajectory(trace: Trace) -> Trajectory | None:
     orphans = [root for root in trace.roots if root.span.parent_id]
     for root in trace.roots:
         if root.span.name == TRAJECTORY and not root.span.parent_id:
-            return timeline.build_trajectory(root, orphans)._replace(path=critical_path.of_trajectory(root))
+            return timeline.build_trajectory(root, orphans, critical_path.of_trajectory(root))
     return None
-
-
-def is_inside(written: Sequence[Written], piece: Piece, slack: int) -> bool:
-    """Return whether a trace is that of a trajectory and lies completely in a piece."""
-    root = next((span for span, _ in written if not span.parent_id), None)
-    if root is None or root.name != TRAJECTORY:
-        return False
-    return root.start_ns >= piece.begin_ns + slack and root.end_ns + slack <= piece.watermark_ns
 
 
 class Aggregator(msgspec.Struct, dict=True):
@@ -110,6 +102,8 @@ class Aggregator(msgspec.Struct, dict=True):
     _blocked: dict[int, Blocked] = {}
     _lengths: list[float] = []
     """Seconds of the last steps."""
+    _starved: list[float] = []
+    """Seconds of the last steps in which a process had no CPU."""
     _gpu_account: GpuAccount | None = None
     start_ups: list[StartUp] = []
     """Of the newest attempts."""
@@ -140,46 +134,33 @@ class Aggregator(msgspec.Struct, dict=True):
         self._crashes_ns: list[int] = []
 
     def add(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
-        """Read a piece, in the order of time. Most trajectories lie completely in one, and are analysed at once.
+        """Read a piece, in the order of time.
 
         Returns:
             First start and last end of the spans of each part of a file that has some, on the clock of its host.
         """
-        by_trace, times = self._read(piece)
-        slack = self.context.slack_ns
-        instances = [name_instance(values) for values in self.writers.resources]
+        times = self._read(piece)
         ahead = ahead_of(self.writers.resources, self.context.clocks)
-        for trace_id, written in by_trace.items():
-            if is_inside(written, piece, slack):
-                trace = tree.assemble(trace_id, written, instances, ahead)
-                self.tally.add(trace)
-                self._counts["spans"] += trace.spans
-                trajectory = find_trajectory(trace)
-                if trajectory is not None:
-                    self._add_trajectory(trajectory)
-            else:
-                for span, process in written:
-                    self._unfinished.add(span, process, span.end_ns - (ahead(process, span.end_ns) if ahead else 0))
         known_ns = piece.watermark_ns - self.context.slack_ns
         late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
         self._add_traces(self._unfinished.take_whole(known_ns, self._find_written(piece, ahead), late))
         self._close(self._windows.close(known_ns))
         return times
 
-    def _read(self, piece: Piece) -> tuple[Mapping[int, list[Written]], dict[Extent, tuple[int, int]]]:
-        """Return the spans of a piece by trace, and their times; note who wrote it, which open spans ended in it."""
+    def _read(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
+        """Take the spans of a piece, and return their times; note who wrote it, which open spans ended in it."""
         times: dict[Extent, tuple[int, int]] = {}
-        by_trace: defaultdict[int, list[Written]] = defaultdict(list)
+        groups = list(
+            run_files.read_placed(otlp_json.read_spans, piece.extents, self.writers, self.problems)
+        )  # a writer that is not known has no clock
+        ahead = ahead_of(self.writers.resources, self.context.clocks)
         firsts: dict[int, int] = {}
         lasts: dict[int, int] = {}
         ended: set[int] = set()
         awaited = frozenset(self._awaited)
-        for extent, process, spans in run_files.read_placed(
-            otlp_json.read_spans, piece.extents, self.writers, self.problems
-        ):
+        for extent, process, spans in groups:
             if spans:
-                for span in spans:
-                    by_trace[span[0]].append((span, process))
+                self._unfinished.add(spans, process, ahead)
                 first, last = min(map(_START, spans)), max(map(_END, spans))
                 firsts[process] = min(firsts.get(process, first), first)
                 lasts[process] = max(lasts.get(process, last), last)
@@ -190,11 +171,9 @@ class Aggregator(msgspec.Struct, dict=True):
                     ended.update(awaited.intersection(map(_ID, spans)))
         self._ended = (self._ended & awaited) | ended
         if firsts:
-            ahead = ahead_of(self.writers.resources, self.context.clocks) or (lambda *_: 0)
-            self._windows.note_time(min(time_ns - ahead(process, time_ns) for process, time_ns in firsts.items()))
-            ends = (time_ns - ahead(process, time_ns) for process, time_ns in lasts.items())
-            self.end_ns = max(self.end_ns, *ends)
-        return by_trace, times
+            self._windows.note_time(min(self.set_clock(process, time_ns) for process, time_ns in firsts.items()))
+            self.end_ns = max(self.end_ns, *(self.set_clock(process, time_ns) for process, time_ns in lasts.items()))
+        return times
 
     def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
         """Return until when every process has written what had ended; 0 while that is unknown.
@@ -285,14 +264,14 @@ class Aggregator(msgspec.Struct, dict=True):
         instances = [name_instance(values) for values in self.writers.resources]
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in traces:
-            self._counts["spans"] += len({span.span_id for span, _ in written})
-            self._add_trace(tree.assemble(trace_id, self._with_open(trace_id, written), instances, ahead))
+            known = self._with_open(trace_id, written) if trace_id in self._open_spans else written
+            trace = tree.assemble(trace_id, known, instances, ahead)
+            self._counts["spans"] += trace.spans - (len(known) - len(written))
+            self._add_trace(trace)
 
     def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
         """Return the spans of a trace with its open spans, which end now, or when a killed attempt wrote them."""
-        opened = self._open_spans.pop(trace_id, ())
-        if not opened:
-            return written
+        opened = self._open_spans.pop(trace_id)
         ended = {span.span_id for span, _ in written}
         unended = [open_span for open_span in opened if open_span.span.span_id not in ended]
         self.opened += unended
@@ -311,10 +290,12 @@ class Aggregator(msgspec.Struct, dict=True):
         if trajectory is not None:
             (self._windows.add_trajectory if is_open else self._add_trajectory)(trajectory)
         for root in trace.roots:
+            if root.span.name == TRAJECTORY:
+                continue
             if root.span.name in (BLOCKED, PAUSED, STOOD):
                 self.blocked_loops.add_span(root)
                 continue
-            if root.span.name != TRAJECTORY and TRACESTATE_TRAJECTORY not in root.span.trace_state:
+            if TRACESTATE_TRAJECTORY not in root.span.trace_state:
                 self._windows.add_root(root)
             if root.span.parent_id or attr.OPEN_AGE in root.span.attributes:
                 continue
@@ -324,13 +305,17 @@ class Aggregator(msgspec.Struct, dict=True):
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
-            elif root.span.name.startswith(WORKER_PREFIX):
-                self._workers.append(root)
-                del self._workers[:-MAX_WORKERS]
-            elif timeline.name_call(root.span.name) and (
-                root.span.name in self._outside or len(self._outside) < MAX_OUTSIDE
-            ):
-                self._outside[root.span.name] += 1
+            else:
+                self._note_outside(root)
+
+    def _note_outside(self, root: Node) -> None:
+        """Keep the method of a worker that began outside of every step; count a call that began in no trajectory either."""
+        name = root.span.name
+        if name.startswith(WORKER_PREFIX):
+            self._workers.append(root)
+            del self._workers[:-MAX_WORKERS]
+        elif timeline.name_call(name) and (name in self._outside or len(self._outside) < MAX_OUTSIDE):
+            self._outside[name] += 1
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
         self._windows.add_trajectory(trajectory)
@@ -377,16 +362,15 @@ class Aggregator(msgspec.Struct, dict=True):
         submitted.sort(key=lambda trajectory: (trajectory.start_ns, trajectory.trace_id))  # whatever piece they lay in
         if timeline.consumes_submitted(root):
             timeline.add_consumption(root, submitted)
-        consumed = timeline.find_consumed(root)
+        consumed, evicted = timeline.find_consumed(root)
         trained = attr.ERROR_TYPE not in root.span.attributes
         found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
-        members = {trace_id: member for trace_id, member in found.items() if member is not None}
-        filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
+        filtered = {one: self._waiting[one] for one in evicted if one in self._waiting}
         attempt = 1 + sum(restart < root.span.end_ns for restart in self._restarts)
-        built = build(root, members, filtered, submitted, attempt, self.context)
+        built = build(root, found, filtered, submitted, attempt, self.context)
         self.slowest.replace((*built.members, *built.others))
         path, savings = self._find_blocked(built)
-        if not members and timeline.consumes_submitted(root):
+        if not built.members and timeline.consumes_submitted(root):
             path = timeline.mark_unlinked(path, self._waiting.values())
         verdicts = self._judge.judge(built.step, built.findings)
         step = built.step._replace(
@@ -427,12 +411,17 @@ class Aggregator(msgspec.Struct, dict=True):
         """Return the critical path of a step with the blocked loops and paused processes on it, and what the loops cost; judge these."""
         step = built.step
         is_first, self._attempt = step.attempt != self._attempt, step.attempt
-        usual = median(self._lengths) if self._lengths else 0.0
+        starved = self.blocked_loops.find_starved(step.start_ns, step.end_ns)
+        usual, usually_starved = (median(known) if known else 0.0 for known in (self._lengths, self._starved))
         self._lengths.append(step.seconds)
-        del self._lengths[:-REMEMBERED_STEPS]
+        self._starved.append(blocked_loops.count_seconds(starved))
+        del self._lengths[:-REMEMBERED_STEPS], self._starved[:-REMEMBERED_STEPS]
         path, waits = self.blocked_loops.mark(step.path) if self.blocked_loops else (step.path, ())
-        if waits and not is_first:  # the first step of an attempt includes the start-up
-            self._blocked[step.trace_id] = blocked_loops.judge(step, waits, built.members, usual)
+        if (waits or starved) and not is_first:  # the first step of an attempt includes the start-up
+            found = blocked_loops.judge(step, waits, built.members, usual)
+            rest = blocked_loops.judge_starved(step, starved, usual, usually_starved)
+            if found.verdicts or rest is not None:
+                self._blocked[step.trace_id] = found._replace(starved=rest)
         return path, blocked_loops.find_saving(waits, built.members)
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
@@ -514,7 +503,8 @@ class Aggregator(msgspec.Struct, dict=True):
             blocked = self._blocked.get(step.trace_id, Blocked())
             verdicts = blocked_loops.drop_explained(step, final.get(step.trace_id, ()), blocked)
             if not step.interrupted:
-                verdicts = judge.sort((*verdicts, *blocked.verdicts, *between.get(step.trace_id, ())))
+                own = (*verdicts, *blocked.verdicts) or tuple(filter(None, (blocked.starved,)))
+                verdicts = judge.sort((*own, *between.get(step.trace_id, ())))
             until_ns = max(step.end_ns, step.open_ns or step.next_ns)
             pauses = self.blocked_loops.find_pauses(step.start_ns, until_ns) if verdicts else {}
             stood = self.blocked_loops.find_stood(step.start_ns, until_ns) if verdicts else []

@@ -68,6 +68,8 @@ class Finding(NamedTuple):
     seconds: float
     """By how much the step would have been shorter, or the next one would have started earlier."""
     cause: Verdict | SingleWait
+    longer: float | None = None
+    """By how much the step took longer than usual and the next one started late; None: it did not."""
 
 
 def find_findings(run: Explanation) -> list[Finding]:
@@ -75,7 +77,7 @@ def find_findings(run: Explanation) -> list[Finding]:
 
     Where no step took longer than usual, it is the longest wait for one trajectory alone, which is usual in this run.
     """
-    found = [finding for step in sort_held(run) for finding in find_of_step(step)]
+    found = [each._replace(longer=longer) for step, longer in sort_held(run) for each in find_of_step(step)]
     if found or step_lengths.find_unexplained(run.steps):
         return found
     waits = [finding for step in run.steps if not step.failed for finding in find_of_step(step)]
@@ -290,14 +292,14 @@ def find_unrewarded(steps: Iterable[Step]) -> Step | None:
     return worst
 
 
-def sort_held(run: Explanation) -> list[Step]:
-    """Return the steps with verdicts, first the one that took most longer than usual, with what followed it.
+def sort_held(run: Explanation) -> list[tuple[Step, float]]:
+    """Return the steps with verdicts and by how many seconds each took longer than usual, the one that lost most first.
 
-    The seconds are those that `sum_held` adds up.
+    The seconds are those that `sum_held` adds up, with what followed the step.
     """
     held = [step for step in run.steps if step.verdicts]
-    found = zip(find_excesses(run.steps, held), held, strict=True)
-    return [step for _, step in sorted(found, key=lambda pair: -(pair[0].longer + pair[0].late))]
+    lost = [excess.longer + excess.late for excess in find_excesses(run.steps, held)]
+    return sorted(zip(held, lost, strict=True), key=lambda pair: -pair[1])
 
 
 def choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
@@ -311,7 +313,7 @@ def choose_steps(run: Explanation, count: int) -> list[Step]:
 
     Without either, the step that waited longest for one trajectory alone, or the slowest one.
     """
-    slow = [*sort_held(run), *step_lengths.find_unexplained(run.steps)]
+    slow = [*(step for step, _ in sort_held(run)), *step_lengths.find_unexplained(run.steps)]
     if slow or not run.steps or count < 1:
         return slow[:count]
     found = find_findings(run)

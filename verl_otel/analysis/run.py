@@ -28,7 +28,8 @@ from verl_otel.analysis.levers.ranking import Levers, find_levers
 from verl_otel.analysis.model import Event, Explanation, Process, Series, Step, Trajectory, Verdict
 from verl_otel.analysis.reader import RunReader
 from verl_otel.analysis.traces.span_names import CONSUME, TRAJECTORY
-from verl_otel.analysis.traces.timeline import build_root
+from verl_otel.analysis.traces.timeline import build_trajectory
+from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.kinds import GPU_CAUSES
@@ -241,7 +242,7 @@ class Run:
         trained = self._find_trained(numbers)
         for process, span in self.spans():
             if span.name == TRAJECTORY and not span.parent_id:
-                trajectory = build_root(span, process.instance)
+                trajectory = build_trajectory(Node(span, process.instance, 0, []))
                 named = numbers.get(trajectory.submitter) if trajectory.step is None else trajectory.step
                 yield trajectory._replace(step=trained.get(trajectory.trace_id, named))
 

@@ -39,7 +39,7 @@ class BuiltStep(NamedTuple):
 
 def build(
     root: Node,
-    trained: Mapping[int, Trajectory],
+    trained: Mapping[int, Trajectory | None],
     filtered: Mapping[int, Trajectory],
     submitted: Sequence[Trajectory],
     attempt: int,
@@ -49,19 +49,20 @@ def build(
 
     Args:
         root: The root span of the step.
-        trained: The trajectories that it trained on, by trace id, as far as they were found.
+        trained: The trajectories that it trained on, by trace id; None: not found.
         filtered: Those that it waited for, too, and did not train on, as far as they were found.
         submitted: Those that it submitted, if it is of an own loop.
         attempt: The attempt that it belongs to.
         context: Data about the whole run.
     """
-    awaited = {**trained, **filtered}
+    found = {trace_id: member for trace_id, member in trained.items() if member is not None}
+    awaited = {**found, **filtered}
     path = critical_path.of_step(root, awaited, tuple(awaited))
     doubt = context.find_uncertainty(path)
     bare = timeline.build_step(root, trained, submitted)
     number = bare.number
-    members = tuple(one if number is None else one._replace(step=number) for one in trained.values())
-    others = {one.trace_id: one for one in (*submitted, *filtered.values()) if one.trace_id not in trained}
+    members = tuple(one if number in (None, one.step) else one._replace(step=number) for one in found.values())
+    others = {one.trace_id: one for one in (*submitted, *filtered.values()) if one.trace_id not in found}
     named = tuple(one if one.step is not None else one._replace(step=number) for one in others.values())
     step = bare._replace(
         path=path,

@@ -29,6 +29,12 @@ class Headline(Document):
     saved: Annotated[
         float | None, about("seconds by which its cause made the step longer; null: it is no delay, or unknown")
     ]
+    longer: Annotated[
+        float | None,
+        about(
+            "seconds by which the step took longer than usual, and the next one started late; null: none, or unknown"
+        ),
+    ]
     is_finding: Annotated[bool, about("it is unusual in this run")]
 
 
@@ -41,10 +47,11 @@ def find_headlines(run: Explanation) -> list[Headline]:
     ]
     alarms += [_make(run, f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     chosen = alarms[:FIRST_LINES]
-    for step, saved, cause in findings.find_findings(run)[:FIRST_LINES]:
+    for step, saved, cause, longer in findings.find_findings(run)[:FIRST_LINES]:
         text = _line(number(step), step.seconds, wording.describe_cause(cause))
         what = advice.advise(run, cause)
-        chosen.append(_make(run, text, step, to_do=what, saved=saved, is_finding=isinstance(cause, Verdict)))
+        is_finding = isinstance(cause, Verdict)
+        chosen.append(_make(run, text, step, to_do=what, saved=saved, longer=longer, is_finding=is_finding))
     slow = wording.describe_unexplained(run.steps)
     if slow:
         text = f"Slow, and no single cause was found: {slow}."
@@ -62,6 +69,7 @@ def _make(
     *,
     to_do: str = "",
     saved: float | None = None,
+    longer: float | None = None,
     is_finding: bool = True,
 ) -> Headline:
     return Headline(
@@ -70,6 +78,7 @@ def _make(
         index=next((index for index, other in enumerate(run.steps) if other is step), None),
         next=show(to_do, SENTENCE),
         saved=saved,
+        longer=longer,
         is_finding=is_finding,
     )
 

@@ -561,6 +561,8 @@ class UserMetricsThread:
 
     def __init__(self) -> None:
         self.cpu_seconds = 0.0
+        self.has_reported = False
+        """Whether an instrument of the user has reported anything."""
         self._thread: threading.Thread | None = None
         self._messages: deque[bytes] = deque(maxlen=MAX_MESSAGES)
         self._collect_again: Sequence[PullReader] = ()
@@ -591,6 +593,7 @@ class UserMetricsThread:
 
     def put(self, message: bytes) -> None:
         """Queue an encoded message of a reader."""
+        self.has_reported = True
         self._messages.append(message)
 
     @property

@@ -26,7 +26,7 @@ from opentelemetry.trace import NonRecordingSpan
 from verl_otel._internal import error_boundary
 from verl_otel.exporting.base import SCOPE, GivenProviders
 from verl_otel.exporting.own_opentelemetry import find_readers, has_otlp_exporter, list_processors
-from verl_otel.exporting.sdk_spans import SpanFeeder, make_context
+from verl_otel.exporting.sdk_spans import FLUSH_SECONDS, SpanFeeder, make_context
 from verl_otel.model import SAMPLED, HistogramValue, Instrument, Labels, Point, Values
 
 if TYPE_CHECKING:
@@ -260,7 +260,12 @@ class SdkExporter(SpanFeeder):
                 break
             with error_boundary.suppress_errors("sdk metrics"):
                 feeder.record(taken, exemplars)
-        return super()._send(is_flush=is_flush)
+        has_spans = bool(self._waiting)
+        sent = super()._send(is_flush=is_flush)
+        if has_spans and not is_flush:  # Ray kills its workers at the end of a job: a batch that waits would be lost
+            with error_boundary.suppress_errors("user exporter"):
+                self._flush_receivers(FLUSH_SECONDS)
+        return sent
 
     def _receivers(self) -> tuple[Any, ...]:
         provider = self.tracer_provider

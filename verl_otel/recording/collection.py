@@ -66,6 +66,8 @@ class _Callback(NamedTuple):
 
 _callbacks: dict[str, _Callback] = {}
 """By the name of the metric."""
+_observed: dict[tuple[str, Labels], float] = {}
+"""What each callback has returned last in this session."""
 
 
 def collect(*, wait: float = -1) -> Batch | None:
@@ -109,7 +111,7 @@ def collect(*, wait: float = -1) -> Batch | None:
 
 
 def collect_observed(batch: Batch, metrics: frozenset[str] = frozenset(), hardware: Iterable[Observed] = ()) -> Batch:
-    """Return a batch of the observables, to be exported after one that did not wait for them.
+    """Return a batch of the observables that have changed, to be exported after one that did not wait for them.
 
     Args:
         batch: The drained batch, whose open spans it repeats.
@@ -121,7 +123,9 @@ def collect_observed(batch: Batch, metrics: frozenset[str] = frozenset(), hardwa
     asked = set(metrics)
     for metric, (read, removes) in list(_callbacks.items()):
         with error_boundary.suppress_errors(f"observe {metric}"):
-            own += [(metric, labels, value) for labels, value in read()]
+            read_now = [(metric, labels, value) for labels, value in read()]
+            own += [each for each in read_now if removes or _observed.get(each[:2]) != each[2]]
+            _observed.update({(metric, labels): value for _, labels, value in read_now})
         if removes:
             asked.add(metric)
     points = tuple(
@@ -160,9 +164,10 @@ def observed() -> frozenset[str]:
 def stop_observing() -> None:
     """Remove every callback of `observe`: the session that registered them ends."""
     _callbacks.clear()
+    _observed.clear()
 
 
-process_state.register(reset=stop_observing)
+process_state.register(clear=_observed.clear, reset=stop_observing)
 
 
 _started_ns = time.time_ns()

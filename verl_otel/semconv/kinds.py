@@ -115,6 +115,27 @@ WORK: Final = {
 """By name, as in JSON and on paths."""
 
 
+# -- Phases of a step, as verl names them --
+
+PHASES: Final = {
+    "gen": ("green", "solid"),
+    "update_actor": ("blue", "solid"),
+    "update_critic": ("blue", "cross"),
+    "old_log_prob": ("sky", "solid"),
+    "ref": ("sky", "rising"),
+    "values": ("sky", "dots"),
+    "adv": ("yellow", "solid"),
+    "reward": ("orange", "solid"),
+    "update_weights": ("purple", "solid"),
+    "save_checkpoint": ("purple", "rising"),
+    "testing": ("purple", "dots"),
+    "submit": ("grey", "rising"),
+    "no phase": ("grey", "solid"),
+    "other": ("grey", "dots"),
+}
+"""Hue and pattern of a phase on the page. A waterfall shows phases above kinds of work: what looks alike in both is the same."""
+
+
 # -- What a verdict is about --
 
 

@@ -40,8 +40,12 @@ REST_INTERVALS: Final = 5
 """Drain intervals from one drain to the next while nothing happens."""
 MAX_REST_SECONDS: Final = 5.0
 """The same in seconds, at most: what is open must not be written later than guaranteed, whatever the interval is."""
-IDLE_SECONDS: Final = 10.0
-"""Seconds from one drain to the next while no span is open either."""
+IDLE_SECONDS: Final = 60.0
+"""Seconds from one drain to the next while no span is open either, and between two values of its own metrics in a file."""
+QUIET_SECONDS: Final = 10.0
+"""Seconds without a drain after which the turns of the drain thread are `QUIET_TURN_SECONDS` apart: most of what an idle process takes are its wake-ups."""
+QUIET_TURN_SECONDS: Final = 2.0
+"""A request for stacks is answered within three, and a heartbeat counts as missed after 2.7."""
 MAX_OPEN: Final = 64
 """Open spans up to which it is cheaper to look at them than to drain."""
 
@@ -75,6 +79,10 @@ class DrainSchedule:
             and self._knows_all_open()
             and not series.has_new_values()
         )
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether nothing has happened for long, and no span is open."""
+        return not RECORDER.open_spans and now - self._drained_at >= QUIET_SECONDS
 
     def _knows_all_open(self) -> bool:
         """Return whether no span has begun or ended that the last batch does not list as open."""
@@ -337,8 +345,10 @@ class Session:
 
     def _run(self) -> None:
         while not self._stopping:
-            woken = self._wake.wait(self.config.drain_interval)
-            self._run_once(woken=woken)
+            interval = self.config.drain_interval
+            if self._schedule.is_quiet(time.monotonic()):
+                interval = max(interval, QUIET_TURN_SECONDS)
+            self._run_once(woken=self._wake.wait(interval))
 
     @error_boundary.never_raises("drain thread")
     def _run_once(self, *, woken: bool = True) -> None:
@@ -350,7 +360,8 @@ class Session:
         log_lines.write_waiting()
         now = time.monotonic()
         due = self.opened and now - self._observed_at >= self.config.metric_interval
-        if not (woken or due or own_loop.has_received()) and self._may_rest(now):
+        waits = woken or (due and self._observes_often) or own_loop.has_received()
+        if not waits and self._may_rest(now):
             self._trajectories.exchange(self.config.run_id)
             self.outputs.for_each("rest", lambda exporter: exporter.rest())
             return
@@ -381,6 +392,8 @@ class Session:
             return
         try:
             was_opened = self.opened
+            if observe and self._hardware is not None:
+                self._hardware.begin()
             batch = collection.collect(wait=_wait(deadline))
             if batch is None:
                 return
@@ -432,7 +445,15 @@ class Session:
             RECORDER.writes_files = run_manifest.can_write(self.config.run_path)
         self.outputs.open()
         if self.config.hardware and self.config.exporters and not self._stopping:
-            self._hardware = collectors.Reader(self.config)
+            interval = self.config.metric_interval
+            longest = interval if self._observes_often else max(interval, IDLE_SECONDS)
+            self._hardware = collectors.Reader(self.config, longest)
+
+    @property
+    def _observes_often(self) -> bool:
+        """Whether observable metrics are due at each metric interval also while nothing happens. Files have one value a minute of most."""
+        user = self.outputs.user
+        return self.config.exporters != ("file",) or (user is not None and user.metrics.has_reported)
 
     # -- overhead -----------------------------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectors: objects that read hardware, such as the counters of a GPU, some in one process per node.
 
-One thread of each process reads all of them at each metric interval and keeps the values with their time. The drain
-takes those that are fresh, and never waits for a driver or the kernel. A read that hangs holds up the reads behind it;
-recording and exporting go on.
+A thread reads all of them for each collection, and ends. The drain takes the values, which have the time at which they were read, and never waits
+for a driver or the kernel. A read that hangs holds up those behind it and those of later collections; recording and exporting go on.
 
 A collector opens nothing before its first read. The metrics of a node are read by the process that holds a lock in the run's folder.
 The kernel releases the lock when its holder dies, and another process takes over from a frozen holder. Two runs on one node have one
@@ -17,13 +16,12 @@ import contextlib
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.call_timeout import remaining
-from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.recording.collection import Measurement, Observed
 from verl_otel.system import procfs
@@ -101,41 +99,49 @@ class DeltaCounter:
 
 
 class Reader:
-    """Reads the collectors of this process for a session, on a thread.
+    """Reads the collectors of this process for a session, on threads.
 
     Args:
         config: The settings.
+        longest: Seconds between two collections, at most.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, longest: float) -> None:
         self.cpu_seconds = 0.0
-        """CPU time of the thread."""
+        """CPU time of the threads."""
         self._scope = find_node_scope(config)
         self._interval = config.metric_interval
         self._keep_seconds = MISSED_READS * config.metric_interval
-        self._lock = LeaderLock(*self._scope, LOCK_NAME, max(STALE_SECONDS, self._keep_seconds))
+        self._lock = LeaderLock(*self._scope, LOCK_NAME, max(STALE_SECONDS, MISSED_READS * longest))
         self._values: dict[str, tuple[float, Observed]] = {}
         """What was read last, and when (`time.monotonic`), by the name of the collector."""
-        self._under_way: tuple[Collector, float] | None = None
-        """The collector that is being read, and since when."""
-        self._stop = SignalSafeEvent()
-        self._thread = threading.Thread(target=self._run, name="verl-otel-hardware", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # as many as this system allows
-            error_boundary.warn_once("hardware thread", "verl-otel: %s: hardware metrics are missing", error)
+        self._began = float("-inf")
+        """When the last read began (`time.monotonic`)."""
+        self._under_way: Collector | None = None
+        """The collector that is being read."""
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Start to read for a collection, unless the last read is younger than a metric interval or still under way."""
+        now = time.monotonic()
+        if now - self._began >= self._interval and not self._is_reading():
+            self._began = now
+            self._start(self._read_all)
 
     def take(self) -> list[Observed]:
-        """Return the values that are fresh, and renew the lock. Called on the drain thread.
+        """Return what was read last, and renew the lock. Called on the drain thread. What a read that hangs has left becomes old, and is left out.
 
         The lock is renewed here, so that a reader that hangs in a driver keeps it: each process that took over would hang there, too.
         """
         with contextlib.suppress(OSError):
             self._lock.renew()
-        oldest, under_way = time.monotonic() - self._keep_seconds, self._under_way
-        values = [observed for at, observed in list(self._values.values()) if at >= oldest]
-        if under_way is not None and under_way[1] < oldest:
-            collector = under_way[0]
+        collector, oldest = self._under_way, time.monotonic() - self._keep_seconds
+        hangs = collector is not None and self._began < oldest
+        known = [value for name, value in list(self._values.items()) if name in _COLLECTORS]
+        values = [observed for at, observed in known if at >= oldest or not hangs]
+        if collector is not None and hangs:
             error_boundary.warn_once(
                 "hardware",
                 "verl-otel: hardware metrics are missing while the kernel or the driver does not answer: %r waits for it (logged once)",
@@ -145,13 +151,15 @@ class Reader:
         return values
 
     def stop(self, deadline: float) -> None:
-        """Stop the thread, which closes the collectors, and release the lock.
+        """Close the collectors, and release the lock.
 
         Args:
             deadline: Until when (`time.monotonic`) to wait for a read under way, `END_SECONDS` at most. It is left alone afterwards.
         """
-        self._stop.set()
-        if self._thread.ident is not None:
+        self._stopped = True  # a read under way closes them when it ends
+        if not self._is_reading():
+            self._start(_close_all)
+        if self._thread is not None:
             self._thread.join(min(remaining(deadline), END_SECONDS))
         self._lock.release()
 
@@ -160,23 +168,36 @@ class Reader:
         self._lock.release()
         _close_all()
 
-    def _run(self) -> None:
-        while True:
-            for collector in list(_COLLECTORS.values()):
-                with error_boundary.suppress_errors(f"read {collector.name}"):
-                    self._read(collector)
-            self._under_way = None
-            self.cpu_seconds = time.thread_time()
-            if self._stop.wait(self._interval):
-                break
-        _close_all()
+    def _is_reading(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, name="verl-otel-hardware", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # as many as this system allows, or the interpreter ends
+            self._values.clear()
+            error_boundary.warn_once("hardware thread", "verl-otel: %s: hardware metrics are missing", error)
+        else:
+            self._thread = thread
+
+    def _read_all(self) -> None:
+        for collector in list(_COLLECTORS.values()):
+            with error_boundary.suppress_errors(f"read {collector.name}"):
+                self._read(collector)
+                continue
+            self._values.pop(collector.name, None)  # it has failed
+        self._under_way = None
+        self.cpu_seconds += time.thread_time()
+        if self._stopped:
+            _close_all()
 
     def _read(self, collector: Collector) -> None:
         if collector.once_per_node and not self._reads_node():
             self._values.pop(collector.name, None)
             collector.close()
             return
-        self._under_way = collector, time.monotonic()
+        self._under_way = collector
         observed = Observed(time.time_ns(), tuple(collector.read(self._scope)))
         self._values[collector.name] = time.monotonic(), observed
 

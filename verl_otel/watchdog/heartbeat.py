@@ -43,6 +43,8 @@ HEARTBEAT_SECONDS: Final = 0.9
 """Seconds between two heartbeats, a little less than between two drains."""
 ELECTION_SECONDS: Final = 2.0
 """Seconds between two attempts to acquire the lock of the monitor."""
+IDLE_ELECTION_SECONDS: Final = 10.0
+"""The same in a process in which nothing happens."""
 MAX_SUSPECTS_PER_NAME: Final = 8
 """Suspects of one span name that are reported: the oldest."""
 SEARCH_SECONDS: Final = 3.0
@@ -179,7 +181,8 @@ class Heartbeat(Exporter):
             with contextlib.suppress(OSError):
                 os.utime(self._heartbeat_descriptor())
                 is_asked = os.path.exists(self._request_path)  # noqa: PTH110 - every second, at a tenth of the cost
-        if is_asked or time.time_ns() >= self._next_suspect_ns:
+        is_due = now >= self._next_election + IDLE_ELECTION_SECONDS - ELECTION_SECONDS
+        if is_asked or is_due or time.time_ns() >= self._next_suspect_ns:
             self.poll()
         else:
             self._next_heartbeat = now + HEARTBEAT_SECONDS

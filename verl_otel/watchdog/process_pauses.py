@@ -182,12 +182,12 @@ class PauseDetector:
         held = used >= IDLE_SHARE * (now - since) or woken >= WAKES_SHARE * late / sys.getswitchinterval()
         if collected and held and waited < STARVED_SHARE * late:
             reason = COLLECTION
-        elif waited >= late / 2:
+        elif max(waited, waited_most) >= late / 2:  # also what holds the interpreter lock waits for a CPU
             reason = CPU
         elif held:
             reason = INTERPRETER
         else:
-            reason = CPU if waited_most >= late / 2 else PROCESS
+            reason = PROCESS
         return Pause(now - late, now, reason, max(waited, waited_most))
 
     def _end_pause(self) -> None:

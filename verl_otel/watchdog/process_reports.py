@@ -3,7 +3,7 @@
 """The files in which each process of a run describes itself for the monitor of its node.
 
 ``process-<name>.json`` is the report: identity, durations of its work, and suspect spans. It is replaced when it changes, which is
-seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, with the numbers of open and of ended spans. ``ended`` says
+seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, every two while nothing happens, with the numbers of open and of ended spans. ``ended`` says
 how the run has ended.
 """
 
@@ -100,7 +100,7 @@ def read(path: Path) -> ProcessReport | None:
         values: dict[str, Any] = safe_files.read_json(path, MAX_BYTES, follow=False)
         pid, start = map(parse_int64, values["process"])
         return ProcessReport(
-            path.name[len(REPORT_PREFIX) : -len(".json")], Process(min(pid, MAX_PID), start), str(values["node"]), str(values["instance"]), str(values["role"]),
+            name_of(path), Process(min(pid, MAX_PID), start), str(values["node"]), str(values["instance"]), str(values["role"]),
             None if values["rank"] is None else parse_int64(values["rank"]), str(values["actor"]), parse_int64(values["signal"]),
             _seconds(values["interval"]), tuple(map(str, values["outputs"])),
             {str(name): DurationStats(parse_int64(numbers[0]), tuple(map(_seconds, numbers[1:]))) for name, numbers in values["peers"].items()},
@@ -141,6 +141,11 @@ def remove_workers(folder: Path) -> None:
         if report is not None and (report.actor or report.role == "task"):
             with contextlib.suppress(OSError):
                 remove(folder, report.process_name)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the process whose report has a path."""
+    return path.name[len(REPORT_PREFIX) : -len(".json")]
 
 
 def list_paths(folder: Path) -> list[Path]:

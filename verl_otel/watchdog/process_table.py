@@ -141,6 +141,10 @@ class ProcessTable:
         self._folder = run_path / process_reports.FOLDER
         self._node = node
         self._since = since
+        self._paths: list[Path] = []
+        """The reports in the folder."""
+        self._folder_times = (0, 0)
+        """When the folder had changed last, at the last two looks at it."""
         self._foreign: dict[Path, float] = {}
         """Reports of other nodes, and the monotonic time until which they are not looked at."""
         self._memory_at = 0.0
@@ -156,16 +160,15 @@ class ProcessTable:
 
     def refresh(self) -> None:
         """Read changed reports, and update the states."""
-        paths = process_reports.list_paths(self._folder)
-        present = set()
         now = time.monotonic()
-        for path in paths:
-            process_name = path.name[len(process_reports.REPORT_PREFIX) : -len(".json")]
-            present.add(process_name)
-            if self._foreign.get(path, 0.0) <= now:
-                self._read(path, process_name)
-        if len(self._foreign) > len(paths):
-            self._foreign = {path: self._foreign[path] for path in paths if path in self._foreign}
+        if self._has_changed():
+            self._paths = process_reports.list_paths(self._folder)
+            for path in self._paths:
+                if self._foreign.get(path, 0.0) <= now:
+                    self._read(path, process_reports.name_of(path))
+            if len(self._foreign) > len(self._paths):
+                self._foreign = {path: self._foreign[path] for path in self._paths if path in self._foreign}
+        present = set(map(process_reports.name_of, self._paths))
         self._find_helpers(now)
         reported = {status.report.process for status in self.statuses.values() if not status.report.is_helper}
         for process_name, status in list(self.statuses.items()):
@@ -178,13 +181,25 @@ class ProcessTable:
             self._check(status)
             if status.state == DIED and status.report.is_child:
                 self._remove_child(status.report)
-        # The raylet always has a little to do.
-        pids = [status.report.process.pid for status in self.statuses.values() if status.report.role != RAYLET]
+        # Without open work nothing hangs. The raylet always has a little to do.
+        works = any(status.open_count for status in self.statuses.values())
+        pids = [
+            status.report.process.pid for status in self.statuses.values() if works and status.report.role != RAYLET
+        ]
         self._stillness.sample(pids, time.monotonic())
         if time.monotonic() >= self._memory_at:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for status in self.statuses.values():
                 self._sample_memory(status)
+
+    def _has_changed(self) -> bool:
+        """Return whether a report may have been added, replaced or removed: each changes the time of the folder. Two looks in the same tick see one time."""
+        try:
+            changed = self._folder.stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        before, self._folder_times = self._folder_times, (self._folder_times[1], changed)
+        return not changed or before != (changed, changed)
 
     def is_still(self) -> bool:
         """Return whether no process of the run on this node has computed or written anything lately."""

@@ -243,7 +243,11 @@ def _find_frame(coroutine: Any) -> FrameType | None:
 
 def _find_attribute(thing: Any, *names: str) -> Any:
     """Return the first attribute that is there and not None; None if none is."""
-    return next((value for name in names if (value := getattr(thing, name, None)) is not None), None)
+    for name in names:
+        value = getattr(thing, name, None)
+        if value is not None:
+            return value
+    return None
 
 
 # -- stacks of another process, which is frozen --

@@ -52,6 +52,8 @@ class _Stay(NamedTuple):
     line: str
     """The same in words."""
     begin: float
+    waiter: weakref.ref[Any] | None = None
+    """What its task waits for; None: it is not known. While that is the same, the task stands where it stood."""
 
 
 class StandingWork:
@@ -97,20 +99,25 @@ class StandingWork:
     def look(self, now: float) -> None:
         """Note at which line each is, and record for how long one stood at a line that it has left."""
         looked, self._looked = self._looked or now, now
-        frames = thread_frames.read() if self._step is not None or self._where else {}
-        found = {span: _find_frame(where, frames) for span, where in self._find_oldest(now)}
-        for span in [span for span in self._stays if span not in found]:
+        oldest = dict(self._find_oldest(now))
+        for span in [span for span in self._stays if span not in oldest]:
             self._end(span, now if span is None else span.stop or now)
-        for span, frame in found.items():
+        frames = thread_frames.read() if any(isinstance(where, int) for where in oldest.values()) else {}
+        for span, where in oldest.items():
+            stay, waiter = self._stays.get(span), _find_waiter(where)
+            if stay is not None and stay.waiter is not None and stay.waiter() is waiter is not None:
+                continue
+            waits_for = weakref.ref(waiter) if waiter is not None else None
+            frame = _find_frame(where, frames)
             place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
-            stay = self._stays.get(span)
             if stay is not None and stay.place == place:
+                self._stays[span] = stay._replace(waiter=waits_for)
                 continue
             changed = (looked + now) / 2 if stay is not None or span is None else max(looked, span.start)
             if stay is not None:
                 self._end(span, changed)
             if frame is not None and place is not None:
-                self._stays[span] = _Stay(place, format_frame(frame).strip(), changed)
+                self._stays[span] = _Stay(place, format_frame(frame).strip(), changed, waits_for)
 
     def _find_oldest(self, now: float) -> Iterator[tuple[Span | None, int | weakref.ref[Any]]]:
         if self._step is not None:
@@ -143,6 +150,12 @@ class StandingWork:
             record.start, record.stop = stay.begin, end
             keep_span(record)
         usual.append((self._steps, seconds))
+
+
+def _find_waiter(where: int | weakref.ref[Any]) -> asyncio.Future[Any] | None:
+    """Return the future that a task waits for; None where there is none, or it is not known."""
+    waiter = getattr(where(), "_fut_waiter", None) if not isinstance(where, int) else None
+    return waiter if isinstance(waiter, asyncio.Future) else None
 
 
 def _find_frame(where: int | weakref.ref[Any], frames: dict[int, FrameType]) -> FrameType | None:

@@ -22,7 +22,11 @@ def build():
         roots = [root for trace in traces for root in trace.roots]
         found = filter(None, map(aggregator.find_trajectory, traces))
         trajectories = {each.trace_id: timeline.with_parts(each) for each in found}
-        steps = [timeline.build_step(root, trajectories) for root in roots if root.span.name == "verl.step"]
+        steps = [
+            timeline.build_step(root, {one: trajectories.get(one) for one in timeline.find_consumed(root)[0]})
+            for root in roots
+            if root.span.name == "verl.step"
+        ]
         return sorted(steps, key=lambda step: step.start_ns), trajectories
 
     return of

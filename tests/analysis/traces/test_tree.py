@@ -90,9 +90,9 @@ def test_a_very_deep_tree_is_no_problem():
 def test_a_trace_waits_for_its_root_and_for_latecomers():
     """A trace is taken when its root has ended long enough ago; one without root is kept to the end."""
     waiting = IncompleteTraces()
-    waiting.add(span(2, 1, trace=7, end=5), 3, 5)
-    waiting.add(span(1, trace=7, end=10), 4, 10)
-    waiting.add(span(2, 1, trace=8), 3, 0)
+    waiting.add([span(2, 1, trace=7, end=5)], 3)
+    waiting.add([span(1, trace=7, end=10)], 4)
+    waiting.add([span(2, 1, trace=8)], 3)
     assert list(waiting.take_whole(9)) == []
     ((trace_id, written),) = waiting.take_whole(10)
     assert (trace_id, [(each.span_id, process) for each, process in written]) == (7, [(2, 3), (1, 4)])
@@ -104,7 +104,7 @@ def test_whole_traces_are_taken_in_the_order_of_their_ends():
     """What ended first comes first, whenever it was read."""
     waiting = IncompleteTraces()
     for trace, end in ((1, 30), (2, 10), (3, 20)):
-        waiting.add(span(1, trace=trace, end=end), 0, end)
+        waiting.add([span(1, trace=trace, end=end)], 0)
     assert [trace_id for trace_id, _ in waiting.take_whole(100)] == [2, 3, 1]
 
 
@@ -113,7 +113,7 @@ def test_of_too_much_the_oldest_is_given_up():
     waiting = IncompleteTraces(10)
     for trace in range(1, 9):
         for number in (2, 3):
-            waiting.add(span(number, 1, trace=trace), 0, 0)
+            waiting.add([span(number, 1, trace=trace)], 0)
     assert [trace_id for trace_id, _ in waiting.take_whole(0)] == [1, 2, 3]
     assert waiting.discarded == 3
     assert [trace_id for trace_id, _ in waiting.take_rest()] == [4, 5, 6, 7, 8]

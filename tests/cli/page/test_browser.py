@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.cli.page import explanations
+from tests.cli.page.painting import FIRST_PAINT, watch
 from tests.fakes.http_server import HttpServer
 from verl_otel._internal import printable
 from verl_otel.cli import headlines, page
@@ -22,7 +23,6 @@ INKED = """canvas => {
     return seen.size;
 }"""
 """How many colours are drawn on a chart."""
-FIRST_PAINT = "performance.getEntriesByType('paint').find(each => each.name === 'first-contentful-paint').startTime"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_the_verdict_and_every_section_are_shown(show):
     verdict = read(opened.locator("#verdict"))
     assert first.text in verdict
     assert f"What to do: {first.next}" in verdict
-    assert f"{first.saved:.2f} s" in verdict
+    assert f"{first.longer:.2f} s longer {first.text}" in " ".join(verdict.split())
     assert opened.locator("h2").all_inner_texts() == SECTIONS
 
 
@@ -64,12 +64,11 @@ def test_a_healthy_run_has_no_alarm(show):
 def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_for, width, scheme):
     """Each canvas has several colours; no part of a page has to be reached by scrolling sideways."""
     run = explanations.troubled(explanations.make(60))
-    for address in ("", f"#/run/{run.run_id}/step/7"):
+    for address, drawn in (("", "canvas"), (f"#/run/{run.run_id}/step/7", ".lane .bar")):
         opened = show(run, width=width, scheme=scheme, address=address).page
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
-        charts = opened.locator("canvas")
-        assert charts.count() >= 1
-        for chart in charts.all():
+        assert opened.locator(drawn).count() >= 1
+        for chart in opened.locator("canvas").all():
             assert wait_for(lambda chart=chart: chart.evaluate(INKED) > 3)
 
 
@@ -206,31 +205,26 @@ def test_a_long_run_opens_as_a_short_one_does(show, big):
     seen.page.locator("#step-title", has_text="Step 10000: ").wait_for()
 
 
-LONG_TASKS = """window.long = []; new PerformanceObserver((seen) => window.long.push(...seen.getEntries().map((each) => each.duration)))
-.observe({ type: "longtask", buffered: true })"""
-
-
 @pytest.mark.full
 def test_a_long_run_never_blocks_the_page(show, big):
     """10,000 steps are painted within a second, and no task takes 100 ms: at load, while it is scrolled, and under the pointer."""
     seen = show(big)
-    seen.page.add_init_script(LONG_TASKS)
-    longest, painted = [], []
-    for _ in range(5):  # the best of them: another process may hold the machine for a moment
-        seen.page.goto("about:blank")
-        seen.page.goto(seen.path.as_uri())
-        seen.page.wait_for_selector("html[data-ready]")
-        painted.append(seen.page.evaluate(FIRST_PAINT))
-        for _ in range(10):
-            seen.page.mouse.wheel(0, 400)
-        seen.page.evaluate("scrollTo(0, 0)")
-        box = seen.page.locator("#steps .u-over").bounding_box()
-        seen.page.mouse.move(box["x"] + 10, box["y"] + 60)
-        seen.page.mouse.move(box["x"] + 900, box["y"] + 60, steps=20)
-        longest.append(max(seen.page.evaluate("window.long"), default=0))
+    painted = []
+    with watch(seen.page) as longest:
+        for _ in range(3):  # the best of them: another process may hold the machine for a moment
+            seen.page.goto("about:blank")
+            seen.page.goto(seen.path.as_uri())
+            seen.page.wait_for_selector("html[data-ready]")
+            painted.append(seen.page.evaluate(FIRST_PAINT))
+            for _ in range(10):
+                seen.page.mouse.wheel(0, 400)
+            seen.page.evaluate("scrollTo(0, 0)")
+            box = seen.page.locator("#steps .u-over").bounding_box()
+            seen.page.mouse.move(box["x"] + 10, box["y"] + 60)
+            seen.page.mouse.move(box["x"] + 900, box["y"] + 60, steps=20)
     print(f"painted after, ms: {painted}; longest tasks, ms: {longest}")
     assert min(painted) < 1_000
-    assert min(longest) <= 100
+    assert 0 < longest[0] <= 100
 
 
 def test_a_run_without_a_step_has_a_page(show):

@@ -68,9 +68,24 @@ def test_only_what_is_unusual_is_a_finding():
     (healthy, *_), (held, *_) = (
         data.describe_run(explanations.make(12, gpus=1, **slow))["findings"] for slow in ({"slow": ()}, {})
     )
-    assert (healthy["is_finding"], healthy["saved"]) == (False, None)
+    assert (healthy["is_finding"], healthy["saved"], healthy["longer"]) == (False, None, None)
     assert (held["is_finding"], held["index"]) == (True, 6)
     assert held["saved"] > 20
+
+
+def test_the_figure_of_a_finding_is_what_findings_are_ordered_by():
+    """By how much the step took longer, whatever one of its causes cost: the same figure beside the finding and of the step."""
+    run = explanations.make(12, gpus=1, slow=(5, 9))
+    steps = list(run.steps)
+    (verdict,) = steps[8].verdicts
+    steps[8] = steps[8]._replace(verdicts=(verdict._replace(saved=verdict.saved + 60),))
+    shown = data.describe_run(run._replace(steps=tuple(steps)))
+    assert [line["index"] for line in shown["findings"]] == sorted(
+        (4, 8), key=lambda index: -shown["longer"][str(index)]
+    )
+    assert [line["longer"] for line in shown["findings"]] == [
+        pytest.approx(lost, abs=1e-4) for lost in shown["longer"].values()
+    ]
 
 
 def test_an_interrupted_step_has_not_failed():

@@ -33,6 +33,13 @@ OWN_PROGRAM = "tests.end_to_end.faults.own_program"
 TOP = Path(__file__).resolve().parents[3]
 STEP_SECONDS = 10
 """Seconds for each step of a long training."""
+APART = [
+    "ray_kwargs.ray_init.num_gpus=3", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2",
+]  # fmt: skip
+"""Two ranks and a replica of its own, with two updates in a step: a rank has two samples at a time."""
+PROMPTS = 4
+"""Prompts of a step."""
 EPOCHS = 24
 """Passes over the 64 prompts, more than any training here needs."""
 LINES = 12
@@ -123,7 +130,12 @@ def make_options(folder, training):
         }
     validate = VALIDATE_EVERY if training.needs("validation") else -1
     save = SAVE_EVERY if training.needs("checkpoint") else -1
-    ranks = ["trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"] if training.mode == "sync" else []
+    more = {
+        "sync": ["ray_kwargs.ray_init.num_gpus=2"],
+        "separate_async": [*APART, *cpu_train.ORDERED],
+        "fully_async": [*APART, f"rollout.total_rollout_steps={PROMPTS * training.steps}"],
+    }.get(training.mode)
+    ranks = ["trainer.n_gpus_per_node=2", *more] if more else []
     overrides = [
         *ranks, f"trainer.total_epochs={EPOCHS}",
         f"trainer.test_freq={validate}", f"trainer.save_freq={save}",
@@ -163,15 +175,24 @@ def collect(bed, training):
     with contextlib.suppress(StopIteration, FileNotFoundError):  # it has no folder
         explained = reader.read([bed.folder])[0]
     if explained is None or not (explained.steps or explained.events):  # on a busy machine Ray may not start
-        return {"state": "not started", "reached": plants, "steps": {}, "events": [], "lines": []}
+        return {"state": "not started", "reached": plants, "ends": {}, "steps": {}, "events": [], "lines": []}
     lines = [_PLACE.sub("", line.strip()) for line in bed.report().splitlines() if _FAILURE.search(line)]
     return {
         "state": explained.state,
         "reached": plants,
+        "ends": find_ends(bed) if training.mode != "sync" else {},
         "steps": {str(step.number): _describe(step, others) for step in explained.steps},
         "events": [_describe_event(event) for event in explained.events],
         "lines": lines[:LINES],
     }
+
+
+def find_ends(bed):
+    """Return when the trainer logged the scalars of each step, the last time: its end, by the bed's own clock."""
+    ends = {}
+    for line in bed.bed("logged"):
+        ends[str(line["step"])] = max(round(line["end"], 3), ends.get(str(line["step"]), 0.0))
+    return ends
 
 
 def _describe(step, others):

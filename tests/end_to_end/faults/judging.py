@@ -2,14 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether what was reported of a fault names it rightly."""
 
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
-from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, NO_CPU, SLOW
+from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, NO_CPU, SLOW, VALIDATE_EVERY, of_mode
 
 LATE = 60
 """Seconds after a fault within which an event counts as its own."""
 SPILL = 1
 """Steps after one with a fault that do not count as healthy: the rest of what was started may still run."""
+AHEAD = 4
+"""Asynchronous steps after that of wrong data which may train on it."""
+FELT = 0.5
+"""Share of the seconds of a fault by which an asynchronous step must be longer than the median for the fault to be felt."""
 
 
 class Judgement(NamedTuple):
@@ -28,16 +34,56 @@ class Judgement(NamedTuple):
     """What was reported."""
     together: bool = False
     """Whether another fault was planted in its step. Then any of its verdicts may name it."""
+    felt: bool = True
+    """Whether it made a step longer. In asynchronous modes other work may go on meanwhile, and then there is nothing to report."""
 
 
-def judge(result, kinds=KINDS):
-    """Yield a judgement of each fault of a training that was reached in it, by the kinds of faults by name."""
+def judge(result, kinds=None):
+    """Yield a judgement of each fault of a training that was reached in it, by the kinds of faults by name; None: those of its mode of verl."""
     for fault, reached in zip(result["faults"], result["reached"], strict=True):
         if reached is None:
             continue
-        kind = kinds[fault["kind"]]
+        kind = (kinds or of_mode(find_mode(result)))[fault["kind"]]
         of_series = {SLOW: _judge_step, HUNG: _judge_event, CRASHED: _judge_event, DATA: _judge_data}[kind.series]
         yield Judgement(**fault, **of_series(kind, result, fault, reached), together=_is_together(result, fault))
+
+
+def find_mode(result):
+    """Return what was trained."""
+    return result.get("mode", "sync")
+
+
+def find_held(result, fault, reached):
+    """Return the steps that a fault may hold: of mode ``sync`` its own, else those that were running while it lasted, by their ends in the bed's log."""
+    if find_mode(result) == "sync":
+        return [fault["step"]]
+    if reached is None:
+        return []
+    return [number for number, begin, end in _read_ends(result) if end > reached and begin < reached + fault["seconds"]]
+
+
+def find_felt(result, fault, reached):
+    """Return the step that a fault made longer, or None: the longest that it may hold, if that is longer than the median by `FELT` of it.
+
+    Compared are steps that end with a validation or a checkpoint, or those that do not.
+    """
+    held = find_held(result, fault, reached)
+    if find_mode(result) == "sync":
+        return held[0]
+    seconds = {number: end - begin for number, begin, end in _read_ends(result)}
+    is_last = lambda number: number % VALIDATE_EVERY == 0  # noqa: E731 - of two calls alike
+    longer = {
+        step: seconds[step] - median(each for number, each in seconds.items() if is_last(number) == is_last(step))
+        for step in held
+    }
+    step = max(longer, key=longer.get, default=None)
+    return step if step is not None and longer[step] >= FELT * fault["seconds"] else None
+
+
+def _read_ends(result):
+    """Return number, begin and end of each step but the first, which has no begin in the log."""
+    ends = sorted((int(number), end) for number, end in result["ends"].items())
+    return [(number, begin, end) for (_, begin), (number, end) in pairwise(ends)]
 
 
 BUSY = 0.5
@@ -51,7 +97,12 @@ def find_false_events(result):
 
 def find_false(result):
     """Return the number of healthy steps of a training, the false verdicts on them, and the number of those that other programs explain."""
-    held = {fault["step"] + more for fault in result["faults"] for more in range(SPILL + 1)}
+    held = {
+        step + more
+        for fault, reached in zip(result["faults"], result["reached"], strict=True)
+        for step in find_held(result, fault, reached)
+        for more in range(SPILL + 1)
+    }
     healthy = [(int(number), step) for number, step in result["steps"].items() if int(number or 0) not in held]
     healthy = [(number, step) for number, step in healthy if not step.get("error")]
     found = [(number, verdict, step.get("others", 0.0)) for number, step in healthy for verdict in step["verdicts"]]
@@ -66,10 +117,10 @@ def count_verdicts(results):
     """
     counts = {}
     for result in results:
-        planted = {}
+        planted, kinds = {}, of_mode(find_mode(result))
         for fault, reached in zip(result["faults"], result["reached"], strict=True):
-            if reached is not None and KINDS[fault["kind"]].series == SLOW:
-                planted.setdefault(fault["step"], []).extend(KINDS[fault["kind"]].right)
+            if reached is not None and kinds[fault["kind"]].series == SLOW:
+                planted.setdefault(find_felt(result, fault, reached), []).extend(kinds[fault["kind"]].right)
         first = [
             (verdict, right)
             for step, right in planted.items()
@@ -86,8 +137,9 @@ def _is_together(result, fault):
     return sum(other["step"] == fault["step"] for other in result["faults"]) > 1
 
 
-def _judge_step(kind, result, fault, _):
-    verdicts = result["steps"].get(str(fault["step"]), {}).get("verdicts", [])
+def _judge_step(kind, result, fault, reached):
+    step = find_felt(result, fault, reached)
+    verdicts = result["steps"].get(str(step), {}).get("verdicts", [])
     counted = verdicts if _is_together(result, fault) else verdicts[:1]
     named = any(_fits(verdict, right) for verdict in counted for right in kind.right)
     return {
@@ -95,6 +147,7 @@ def _judge_step(kind, result, fault, _):
         "named": named,
         "delay": None,
         "reported": "; ".join(" ".join(map(str, filter(None, verdict))) for verdict in verdicts[:3]),
+        "felt": step is not None,
     }
 
 
@@ -132,7 +185,13 @@ def _judge_event(kind, result, _, reached):
 
 
 def _judge_data(kind, result, fault, _):
-    step = result["steps"].get(str(fault["step"]), {})
+    numbers = range(fault["step"], fault["step"] + 1 + (AHEAD if find_mode(result) != "sync" else 0))
+    judged = [_judge_trained(kind, result["steps"].get(str(number), {})) for number in numbers]
+    return max(judged, key=lambda each: (each["named"], each["found"]))
+
+
+def _judge_trained(kind, step):
+    """Return whether a step names wrong data that it trained on."""
     (right,) = kind.right
     if right.endswith(" failed"):
         named = any(name in right for name in step.get("failed", ()))

@@ -7,6 +7,8 @@ A kind that is ``held_out`` is only counted: no detector is changed because of i
 
 from typing import NamedTuple
 
+MODES = ("sync", "separate_async", "fully_async")
+"""Modes of verl in which faults are planted."""
 GROUP = 8
 """Trajectories of a step; each has one tool call, one reward, one write to TransferQueue and two LLM calls."""
 VALIDATION = 8
@@ -37,16 +39,20 @@ class Kind(NamedTuple):
 
 
 NUMBERS = {
-    "step": lambda step, _: step,
-    "before": lambda step, _: step - 1,
-    "after": lambda step, _: step + 1,
-    "call": lambda step, validations: GROUP * step - 4 + VALIDATION * validations,
-    "llm call": lambda step, validations: 2 * (GROUP * step - 4 + VALIDATION * validations),
-    "old": lambda step, _: 2 * step - 1,
-    "ref": lambda step, _: 2 * step,
-    "checkpoint": lambda step, _: step // SAVE_EVERY,
+    "step": lambda step, *_: step,
+    "steps": lambda step, *_: f"{step}-{step + 3}",
+    "before": lambda step, *_: step - 1,
+    "after": lambda step, *_: step + 1,
+    "call": lambda step, validations, _: GROUP * step - 4 + VALIDATION * validations,
+    "llm call": lambda step, validations, _: 2 * (GROUP * step - 4 + VALIDATION * validations),
+    "update": lambda step, _, updates: updates * (step - 1) + 1,
+    "old": lambda step, _, updates: 2 * updates * (step - 1) + 1,
+    "ref": lambda step, _, updates: 2 * updates * (step - 1) + 2,
+    "checkpoint": lambda step, *_: step // SAVE_EVERY,
 }
-"""Number of a call from the number of its step and that of the validations before it."""
+"""Number of a call from the number of its step, that of the validations before it, and that of the updates in a step."""
+UPDATES = {"sync": 1, "separate_async": 2, "fully_async": 2}
+"""Updates in a step. Asynchronous modes set new weights after every second one."""
 _ANY_TRAJECTORY = ("trajectory trajectory",)
 _STOPPED = "did not run"
 _GC = "garbage collection"
@@ -60,7 +66,7 @@ KINDS = {
     "slow request on one replica": Kind("slow", "replica", "server:1", "before", ("trajectory server", "replica server")),
     "slow weight sync": Kind("slow", "rank", "sync", "step", ("phase weight_sync", "phase worker update_weights")),
     "slow checkpoint": Kind("disk", "checkpoint", "checkpoint:*", "checkpoint", ("phase checkpoint", "phase worker save_checkpoint"), needs="checkpoint"),
-    "late rank": Kind("slow", "rank", "rank:1", "step", ("rank worker",)),
+    "late rank": Kind("slow", "rank", "rank:1", "update", ("rank worker",)),
     "slow advantage": Kind("slow", "trainer", "advantage", "step", ("phase phase adv",)),
     "slow tracker": Kind("network", "tracker", "log", "step", ("between logging file",)),
     "slow dataset item": Kind("disk", "data loader", "item", "step", ("phase data_loading",)),
@@ -72,7 +78,7 @@ KINDS = {
     "slow write to TransferQueue": Kind("network", "TransferQueue", "put", "call", _ANY_TRAJECTORY, held_out=True),
     "slow log probabilities on all ranks": Kind("slow", "rank", "infer:*", "old", ("phase worker compute_log_prob",)),
     "slow reference on all ranks": Kind("slow", "rank", "infer:*", "ref", ("phase worker compute_ref_log_prob",), held_out=True),
-    "slow update on all ranks": Kind("slow", "rank", "rank:*", "step", ("phase worker update_actor",)),
+    "slow update on all ranks": Kind("slow", "rank", "rank:*", "update", ("phase worker update_actor",)),
     "slow validation": Kind("slow", "trainer", "validate", "step", ("between validation",), needs="validation"),
     "slow loading of weights": Kind("slow", "replica", "weights:1", "after", ("phase weight_sync", "phase worker update_weights"), held_out=True),
     "slow submission": Kind("slow", "Ray", "submit", "step", ("phase phase submit",)),
@@ -85,13 +91,13 @@ KINDS = {
     "agent that blocks its event loop": Kind("blocked", "agent loop", "agent!sleep", "call", ("loop blocked",)),
     "collections of garbage in the agent loop": Kind("starved", "agent loop", "agent!collect", "call", (f"loop blocked {_GC}", f"process paused {_GC}")),
     "collections of garbage in the trainer": Kind("starved", "trainer", "advantage!collect", "step", (f"process paused {_GC}",)),
-    "collections of garbage on a rank": Kind("starved", "rank", "rank!collect:1", "step", (f"process paused {_GC}",), held_out=True),
+    "collections of garbage on a rank": Kind("starved", "rank", "rank!collect:1", "update", (f"process paused {_GC}",), held_out=True),
     "interpreter lock held in the agent loop": Kind("starved", "agent loop", "tool!lock", "call", ("loop blocked interpreter lock", "process paused interpreter lock")),
     "no free thread in the agent loop": Kind("starved", "agent loop", "agent!threads", "call", ("process paused no free thread",)),
     "no free thread in the reward worker": Kind("starved", "reward", "rewardloop!threads", "call", ("process paused no free thread",), held_out=True),
     "stopped agent loop": Kind("starved", "agent loop", "tool!stop", "call", (f"loop blocked the process {_STOPPED}", f"process paused the process {_STOPPED}")),
     "stopped replica": Kind("starved", "replica", "server!stop:1", "before", (f"loop blocked the process {_STOPPED}", f"process paused the process {_STOPPED}"), held_out=True),
-    "stopped rank": Kind("starved", "rank", "rank!stop:1", "step", (f"process paused the process {_STOPPED}",), held_out=True),
+    "stopped rank": Kind("starved", "rank", "rank!stop:1", "update", (f"process paused the process {_STOPPED}",), held_out=True),
     "stopped trainer": Kind("starved", "trainer", "advantage!stop", "step", (f"process paused the process {_STOPPED}",)),
     "stopped reward worker": Kind("starved", "reward", "reward!stop", "call", (f"loop blocked the process {_STOPPED}", f"process paused the process {_STOPPED}"), held_out=True),
     "stopped storage of TransferQueue": Kind("starved", "TransferQueue", "advantage!storage", "step", (f"process paused the process {_STOPPED}",)),
@@ -101,7 +107,7 @@ KINDS = {
     "hanging tool": Kind("hung", "tool", "tool", "call", ("stall agent_loop execute_tool add",), HUNG),
     "hanging reward": Kind("hung", "reward", "reward", "call", ("stall reward verl.reward",), HUNG),
     "hanging request": Kind("hung", "replica", "server:1", "before", ("stall llm_server verl.generate",), HUNG),
-    "rank that never comes": Kind("hung", "rank", "rank:1", "step", ("stall actor_rollout_ref-1",), HUNG),
+    "rank that never comes": Kind("hung", "rank", "rank:1", "update", ("stall actor_rollout_ref-1",), HUNG),
     "hanging tracker": Kind("hung", "tracker", "log", "step", ("stall trainer verl.logging",), HUNG, held_out=True),
     "hanging checkpoint": Kind("hung", "checkpoint", "checkpoint:*", "checkpoint", ("stall actor_rollout_ref verl.worker", "stall actor_rollout_ref verl.checkpoint"), HUNG, needs="checkpoint"),
     "hanging dataset item": Kind("hung", "data loader", "item", "step", ("stall trainer verl.data_loading",), HUNG, held_out=True),
@@ -110,12 +116,12 @@ KINDS = {
     "replica stopped for long": Kind("hung", "replica", "server!stop:1", "before", ("stall llm_server",), HUNG),
     # crashed
     "killed agent loop": Kind("crashed", "agent loop", "tool!kill", "call", ("crash agent_loop",), CRASHED),
-    "killed rank": Kind("crashed", "rank", "rank!kill:1", "step", ("crash actor_rollout_ref",), CRASHED),
+    "killed rank": Kind("crashed", "rank", "rank!kill:1", "update", ("crash actor_rollout_ref",), CRASHED),
     "killed replica": Kind("crashed", "replica", "server!kill:1", "before", ("crash llm_server",), CRASHED),
     "killed reward worker": Kind("crashed", "reward", "reward!kill", "call", ("crash reward",), CRASHED, held_out=True),
     "killed storage of TransferQueue": Kind("crashed", "TransferQueue", "advantage!kill_storage", "step", ("crash transfer_queue",), CRASHED),
     "exception in the trainer": Kind("crashed", "trainer", "advantage!fail", "step", ("failed RuntimeError",), CRASHED),
-    "no memory on a rank": Kind("crashed", "rank", "rank!memory:1", "step", ("failed OutOfMemoryError",), CRASHED),
+    "no memory on a rank": Kind("crashed", "rank", "rank!memory:1", "update", ("failed OutOfMemoryError",), CRASHED),
     "full disk at a checkpoint": Kind("disk", "checkpoint", "checkpoint!full:1", "checkpoint", ("failed OSError",), CRASHED, needs="checkpoint"),
     # wrong data
     "tool that raises": Kind("wrong data", "tool", "tool!fail", "call", ("tool add failed",), DATA),
@@ -123,6 +129,67 @@ KINDS = {
 }  # fmt: skip
 """All kinds, by name. Four that were held out no longer are, since a detector was made for them: a slow read from TransferQueue, a stopped raylet, a
 killed storage, a full disk."""
+_OF_REPLICA = (
+    "slow request on one replica", "slow loading of weights", "replica that blocks its event loop", "stopped replica",
+    "hanging request", "replica stopped for long", "killed replica", "slow weight sync",
+)  # fmt: skip
+
+
+def _set_apart(replica):
+    """Return what differs where only one replica, of its own, makes the rollouts of a training, and goes on while others train."""
+    plants = {name: KINDS[name].plant.partition(":")[0] for name in _OF_REPLICA}
+    return {
+        **{name: {"plant": f"{place}:{replica}"} for name, place in plants.items()},
+        # Its weights are received in a process of its own.
+        "hanging weight sync": {"plant": f"sync:{replica}", "right": ("stall rollout",)},
+        "rewards without a signal": {"number": "steps"},  # those of one step are computed during several
+    }
+
+
+_OTHERWISE = {
+    "separate_async": _set_apart(2),  # after those of the ranks, which make the validations
+    "fully_async": {
+        **_set_apart(0),
+        # It logs within its step, of two local steps, and ends the first of them there, too. It saves after its step.
+        "slow tracker": {"right": ("between logging file", "phase logging file")},
+        "slow code after a step": {"right": ("between between", "phase step")},
+        "slow validation": {"number": "checkpoint"},
+        "slow checkpoint": {"right": ("between checkpoint", "between worker save_checkpoint")},
+        # Its ranks are of the role ``actor``.
+        "rank that never comes": {"right": ("stall actor-1",)},
+        "hanging checkpoint": {"right": ("stall actor verl.worker", "stall actor verl.checkpoint")},
+        "killed rank": {"right": ("crash actor",)},
+        "slow reference on all ranks": {"number": "update"},
+        "stopped raylet": {"plant": "advantage!raylet"},
+        "CPU taken by other programs": {"plant": "advantage!hog"},
+    },
+}
+"""What differs in other modes than ``sync``."""
+_NO_QUEUE = "has no TransferQueue"
+_AHEAD = "loads up to 128 prompts ahead"
+UNPLANTED = {
+    "separate_async": {},
+    "fully_async": {
+        "slow read from TransferQueue": _NO_QUEUE,
+        "slow write to TransferQueue": _NO_QUEUE,
+        "slow clearing of TransferQueue": _NO_QUEUE,
+        "stopped storage of TransferQueue": _NO_QUEUE,
+        "killed storage of TransferQueue": _NO_QUEUE,
+        "slow log probabilities on all ranks": "trains on those of its rollouts",
+        "slow submission": "has a rollouter that submits by itself",
+        "slow dataset item": _AHEAD,
+        "hanging dataset item": _AHEAD,
+    },
+}
+"""Kinds that cannot be planted in a mode, and why: the mode ..."""
+
+
+def of_mode(mode):
+    """Return the kinds that are planted in a mode, by name."""
+    otherwise, unplanted = _OTHERWISE.get(mode, {}), UNPLANTED.get(mode, {})
+    return {name: kind._replace(**otherwise.get(name, {})) for name, kind in KINDS.items() if name not in unplanted}
+
+
 IN_ROLLOUTS = tuple(
     name for name, kind in KINDS.items() if kind.series == SLOW and kind.number in ("call", "llm call", "before")
 )

@@ -10,8 +10,16 @@ from pathlib import Path
 from statistics import median
 
 from tests.end_to_end.faults import own_loops
-from tests.end_to_end.faults.judging import BUSY, count_verdicts, find_false, find_false_events, judge
-from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
+from tests.end_to_end.faults.judging import (
+    BUSY,
+    FELT,
+    count_verdicts,
+    find_false,
+    find_false_events,
+    find_mode,
+    judge,
+)
+from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, MODES, SLOW, UNPLANTED
 
 KEPT = Path(__file__).resolve().parent / "results"
 TOP = Path(__file__).resolve().parents[3]
@@ -23,13 +31,16 @@ Z = 1.96
 DEVELOPMENT = ("1", "2", "3")
 SOON = 15
 """Seconds within which what hangs or dies is to be named."""
+_COLUMNS = [
+    "mode", "kind", "sort", "where", "held out", "planted", "not felt", "found", "named rightly", "time to the name",
+]  # fmt: skip
 RARE = 0.02
 """Half an interval below which shares have a digit after the point."""
 
 
 def read(path):
     """Return the results of a seed, or of trainings without a fault."""
-    seed = path.stem.removeprefix("seed-")
+    seed = path.stem.removeprefix("seed-").partition("-")[0] if path.stem.startswith("seed-") else path.stem
     return [{"seed": seed, **json.loads(line)} for line in path.read_text("utf-8").splitlines()]
 
 
@@ -66,11 +77,18 @@ def write(results):
     results = [result for result in results if result not in development]
     planted = [result for result in results if result["faults"]]
     judged = [(result, judgement) for result in results for judgement in judge(result)]
-    by_kind = defaultdict(list)
-    for _, judgement in judged:
+    by_kind, unfelt = defaultdict(list), defaultdict(list)
+    for result, judgement in judged:
         if not judgement.together:
-            by_kind[judgement.kind].append(judgement)
-    missed = [judgement for name in KINDS for _, judgement in judged if judgement.kind == name and not judgement.named]
+            (by_kind if judgement.felt else unfelt)[find_mode(result), judgement.kind].append(judgement)
+    tried = [(mode, name) for mode in MODES for name in KINDS if (mode, name) in {*by_kind, *unfelt}]
+    missed = [
+        (mode, judgement)
+        for mode in MODES
+        for name in KINDS
+        for result, judgement in judged
+        if (find_mode(result), judgement.kind) == (mode, name) and judgement.felt and not judgement.named
+    ]
     return _TEXT.format(
         series=_wrap(
             f"{_describe_series(planted)} Each training was run once, and no detector was changed because of one. "
@@ -78,10 +96,12 @@ def write(results):
         ),
         development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
-        tried=sum(bool(by_kind[name]) for name in KINDS),
+        tried=len({name for _, name in tried}),
         held=sum(kind.held_out for kind in KINDS.values()),
+        felt=f"{FELT:.0%}",
         totals=_table(
-            ["", "planted", "found", "named rightly", "named rightly, of the held-out kinds"], _total(by_kind)
+            ["mode", "", "planted", "not felt", "found", "named rightly", "named rightly, of the held-out kinds"],
+            [row for mode in dict(tried) for row in _total(mode, by_kind, unfelt)],
         ),
         delays=_wrap(_describe_delays(by_kind)),
         pairs=_wrap(_describe_pairs(judged)),
@@ -94,21 +114,31 @@ def write(results):
             ],
         ),
         kinds_table=_table(
-            ["kind", "sort", "where", "held out", "planted", "found", "named rightly", "time to the name"],
-            [_count(name, by_kind[name]) for name in KINDS if by_kind[name]],
+            _COLUMNS,
+            [_count(*key, by_kind[key], unfelt[key]) for key in tried],
         ),
-        unplanted=_wrap(
-            f"Not planted alone in these trainings: {', '.join(name for name in KINDS if not by_kind[name]) or 'none'}."
-        ),
-        missed="\n".join(map(_describe_miss, missed)) or "Nothing.",
+        unplanted="\n".join(_describe_unplanted(mode, tried) for mode in dict(tried)),
+        missed="\n".join(_describe_miss(*each) for each in missed) or "Nothing.",
         own_loops=own_loops.write(own_loops.read_kept()),
     )
 
 
+def _describe_unplanted(mode, tried):
+    """Return what was not planted in a mode, and why it cannot be."""
+    reasons = defaultdict(list)
+    for name in KINDS:
+        if (mode, name) not in tried:
+            reasons[UNPLANTED.get(mode, {}).get(name, "")].append(name)
+    names = "; ".join(f"{', '.join(names)}{f' (it {reason})' * bool(reason)}" for reason, names in reasons.items())
+    return _wrap(f"Not planted alone in these trainings of `{mode}`: {names or 'none'}.")
+
+
 def _describe_series(results):
     """Return which seeds were run, how many trainings of each, and beside which load."""
-    counts = Counter(result.get("seed", "?") for result in results)
-    seeds = ", ".join(f"{seed} ({count} training{'s' * (count > 1)})" for seed, count in sorted(counts.items()))
+    counts = Counter((result.get("seed", "?"), find_mode(result)) for result in results)
+    seeds = ", ".join(
+        f"{seed} (`{mode}`, {count} training{'s' * (count > 1)})" for (seed, mode), count in sorted(counts.items())
+    )
     shares = [step["others"] for result in results for step in result["steps"].values() if "others" in step]
     if not shares or not _describe_load(results):
         return f"Seeds: {seeds or 'none'}."
@@ -128,7 +158,8 @@ def _describe_development(results):
     )
     return (
         f"Seeds 1 to 3 are for development, and in no table: detectors were changed with them in view. In {len(results)} trainings of them "
-        f"{sum(judgement.named for judgement in judged)} of {len(judged)} are named rightly; false verdicts on {steps} healthy steps: {false}."
+        f"{sum(judgement.named for judgement in judged)} of {sum(judgement.felt for judgement in judged)} are named rightly; false verdicts "
+        f"on {steps} healthy steps: {false}."
     )
 
 
@@ -152,8 +183,8 @@ def _table(head, rows):
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
 
-def _total(by_kind):
-    """Return a row for each series, and one for all."""
+def _total(mode, by_kind, unfelt):
+    """Return a row for each series of a mode, and one for all."""
     rows = []
     for title, series in (
         ("slow or starved", SLOW),
@@ -163,11 +194,11 @@ def _total(by_kind):
         ("all", ""),
     ):
         named = [name for name, kind in KINDS.items() if not series or kind.series == series]
-        every = [judgement for name in named for judgement in by_kind[name]]
-        held = [judgement for name in named if KINDS[name].held_out for judgement in by_kind[name]]
-        right = sum(judgement.named for judgement in every)
+        every = [judgement for name in named for judgement in by_kind[mode, name]]
+        held = [judgement for name in named if KINDS[name].held_out for judgement in by_kind[mode, name]]
+        right, more = sum(judgement.named for judgement in every), sum(len(unfelt[mode, name]) for name in named)
         rows.append([
-            title, str(len(every)), str(sum(judgement.found for judgement in every)),
+            mode, title, str(len(every) + more), str(more), str(sum(judgement.found for judgement in every)),
             f"{right}{_share(right, len(every))}", f"{sum(judgement.named for judgement in held)} of {len(held)}",
         ])  # fmt: skip
     return rows
@@ -184,20 +215,20 @@ def _share(count, total):
     return f" ({share:.{digits}%}; {max(0.0, middle - half):.{digits}%} to {min(1.0, middle + half):.{digits}%})"
 
 
-def _count(name, judgements):
+def _count(mode, name, judgements, unfelt):
     kind = KINDS[name]
     delays = [judgement.delay for judgement in judgements if judgement.delay is not None]
     return [
-        name, kind.sort, kind.where, "yes" if kind.held_out else "", str(len(judgements)),
-        str(sum(judgement.found for judgement in judgements)), str(sum(judgement.named for judgement in judgements)),
+        mode, name, kind.sort, kind.where, "yes" if kind.held_out else "", str(len(judgements) + len(unfelt)),
+        str(len(unfelt)), str(sum(judgement.found for judgement in judgements)), str(sum(judgement.named for judgement in judgements)),
         f"{max(delays):.1f} s" if delays else "",
     ]  # fmt: skip
 
 
 def _describe_delays(by_kind):
     judged = [
-        judgement for name, kind in KINDS.items() if kind.series in (HUNG, CRASHED) for judgement in by_kind[name]
-        if not any(right.startswith("failed") for right in kind.right)
+        judgement for (_, name), judgements in by_kind.items() if KINDS[name].series in (HUNG, CRASHED)
+        for judgement in judgements if not any(right.startswith("failed") for right in KINDS[name].right)
     ]  # fmt: skip
     delays = [judgement.delay for judgement in judged if judgement.delay is not None]
     if not delays:
@@ -250,11 +281,11 @@ def _describe_load(results):
     return " to ".join(dict.fromkeys(f"{each:.1f}" for each in (min(loads), max(loads)))) if loads else ""
 
 
-def _describe_miss(judgement):
+def _describe_miss(mode, judgement):
     reason = WHY.get(judgement.kind, "")
     reported = judgement.reported or "nothing"
     size = f" of {judgement.seconds} s" if judgement.seconds else ""
-    return f"* {judgement.kind}{size}: reported: *{reported}*." + (f" {reason}" if reason else "")
+    return f"* `{mode}`, {judgement.kind}{size}: reported: *{reported}*." + (f" {reason}" if reason else "")
 
 
 WHY = {
@@ -276,10 +307,11 @@ RIGHT: Final[dict[str, tuple[int, int]]] = {rows}
 _TEXT = """# Faults
 
 How many planted faults verl-otel finds and names, counted in real trainings. This page is made from the results in
-`tests/end_to_end/faults/results`; `make test-extra ONLY=faults` plants them again.
+`tests/end_to_end/faults/results`; `make test-extra ONLY=faults MODE=sync` plants them again.
 
-Each training is real verl (v1 `sync`, GRPO, a tool agent, two ranks with a replica each) on a CPU with two cores. A seed decides which
-kinds are planted in which steps, and for how long: 1.5 to 4 s, or 25 s for those that hang. {kinds} kinds were written down before
+Each training is real verl (GRPO, a tool agent, two ranks) on a CPU with two cores: v1 `sync`, with a replica on each rank, v1 `separate_async` or
+`fully_async`, with a replica of its own. A seed and a mode decide which kinds are planted in which steps, and for how long: 1.5 to 4 s, or 25 s
+for those that hang. {kinds} kinds were written down before
 detectors were made for them, {tried} of them were planted alone in a step; {held} are held out: they are only counted, and no detector was changed
 because of one.
 
@@ -287,9 +319,12 @@ because of one.
 
 {development}
 
+* **not felt**: in asynchronous modes other work may go on during a fault, and then there is nothing to report. Of the steps that were running during a
+  slow fault, by the times at which the bed logged their ends, none was longer than the median of the training by {felt} of the fault. It is in no
+  share. Steps that end with a validation or a checkpoint are compared with each other.
 * **found**: there is a verdict on the step, or an event at that time.
-* **named rightly**: the first verdict on the step, or an event, has the kind and the cause that were written down for it. With two faults in
-  one step any of its verdicts counts.
+* **named rightly**: the first verdict on the step, or an event, has the kind and the cause that were written down for it in that mode. With two
+  faults in one step any of its verdicts counts. The step is that of the plan; in asynchronous modes it is the longest during the fault.
 * Shares are given with their 95 % interval (Wilson).
 
 ## In short
@@ -328,7 +363,7 @@ are wrong. `verl-otel explain --json` has these counts beside each verdict.
 {own_loops}
 ## What was not planted
 
-Other modes than `sync`; prompts that are loaded again, or that no process works on any more; a clock that jumps, which a container cannot
+Other modes; in asynchronous ones two faults in one step; prompts that are loaded again, or that no process works on any more; a clock that jumps, which a container cannot
 set; rewards that are not numbers, which end the training of a model as small as this one; several nodes; GPUs. The first checkpoint of a training is
 not made slow: it makes its folders, and is not compared with later ones.
 """

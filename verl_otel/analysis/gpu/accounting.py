@@ -142,10 +142,11 @@ class WindowActivity:
             self._change(begin_ns, end_ns, "validating")
             return
         self._change(begin_ns, end_ns, "open" if trajectory.whole else "hidden")
-        for kind, name in _WAITS.items():
-            if trajectory.whole and kind in waits and not (kind == "llm" and is_served):
-                for start, end in unite(waits[kind]):
-                    self._change(max(start, begin_ns), min(end, end_ns), name)
+        if is_served:
+            waits.pop("llm", None)
+        for kind, times in waits.items() if trajectory.whole else ():
+            for start, end in unite(times):
+                self._change(max(start, begin_ns), min(end, end_ns), _WAITS[kind])
 
     def add_blocked(self, start: int, end: int) -> None:
         """Add an interval in which the event loop of trajectories was blocked."""

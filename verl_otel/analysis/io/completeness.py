@@ -16,7 +16,6 @@ from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, TRAJECTO
 from verl_otel.analysis.traces.tree import Node, Trace
 from verl_otel.model import SAMPLED
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.spans import CLIENT
 
 SILENT_SECONDS: Final = 12.0
 """A process with open work writes its open-span file at least every ten seconds; one that is silent for longer while others write is
@@ -45,29 +44,27 @@ class Tally(msgspec.Struct):
     def add(self, trace: Trace) -> None:
         """Count what is missing in a trace. OpenSpan spans are part of it, and nothing below them is missing."""
         self.orphans += trace.orphans
-        waiting = list(trace.roots)
         whole = [bool(node.span.flags & SAMPLED) for node in trace.roots if node.span.name == TRAJECTORY]
         self.trajectories += len(whole)
         self.not_kept += whole.count(False)
-        for node in waiting:
-            if node.children:
-                waiting += node.children
-            if node.span.kind == CLIENT and attr.OPEN_AGE not in node.span.attributes:
-                self._add_call(node)
+        for call in trace.calls:
+            if attr.OPEN_AGE not in call.span.attributes:
+                self._add_call(call)
 
-    def _add_call(self, node: Node) -> None:
-        span, values = node.span, node.span.attributes
+    def _add_call(self, call: Node) -> None:
+        span, values, children = call.span, call.span.attributes, call.children
         if span.name.startswith(CALL_PREFIX):
             expected = _int(values.get(attr.WORLD_SIZE))
-            answered = sum(child.span.name.startswith(WORKER_PREFIX) for child in node.children)
+            answered = sum(child.span.name.startswith(WORKER_PREFIX) for child in children)
             if answered < expected:
                 self.ranks[(str(values.get(attr.WORKER_GROUP, "workers")), answered, expected)] += 1
-        elif values.get(attr.GEN_AI_OPERATION) in _OPERATIONS:
-            has_server = GENERATE in [child.span.name for child in node.children]
-            # if it went to the run's own servers and is sampled, it should have a server side
-            if span.flags & SAMPLED and str(values.get(attr.GEN_AI_PROVIDER, "")) in ("", "verl", self.engine):
-                self.calls += 1
-                self.calls_without_server += not has_server
+        elif (
+            values.get(attr.GEN_AI_OPERATION) in _OPERATIONS
+            and span.flags & SAMPLED
+            and str(values.get(attr.GEN_AI_PROVIDER, "")) in ("", "verl", self.engine)
+        ):  # it went to the run's own servers and is sampled, so it should have a server side
+            self.calls += 1
+            self.calls_without_server += GENERATE not in [child.span.name for child in children]
 
 
 def find(

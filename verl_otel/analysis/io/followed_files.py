@@ -46,8 +46,6 @@ class Piece(NamedTuple):
     """Lines that were not read before."""
 
     extents: tuple[Extent, ...]
-    begin_ns: int
-    """Nothing that ended after this time had been read before."""
     watermark_ns: int
     """Everything that ended before this time has been read. It never falls."""
     is_last: bool = False
@@ -182,7 +180,6 @@ class FollowedFiles(msgspec.Struct, dict=True):
             budget: Bytes; at least one line is returned if there is one.
         """
         taken: dict[Path, Extent] = {}
-        begin_ns = self._newest_ns
         behind = [(file.last_ns, key) for key, file in self._files.items() if file.is_behind]
         heapq.heapify(behind)
         while budget > 0 and behind:
@@ -196,7 +193,7 @@ class FollowedFiles(msgspec.Struct, dict=True):
             budget -= end - begin
             if file.is_behind:
                 heapq.heappush(behind, (file.last_ns, file.key))
-        return Piece(tuple(taken.values()), begin_ns, self._advance(), is_last=not self.is_behind)
+        return Piece(tuple(taken.values()), self._advance(), is_last=not self.is_behind)
 
     def take_rest(self) -> Piece:
         """Return what follows the last whole line of each file."""
@@ -207,7 +204,7 @@ class FollowedFiles(msgspec.Struct, dict=True):
                 if size > file.offset:
                     rest.append(Extent(file.path, file.offset, size))
                     file.offset = file.size = size
-        return Piece(tuple(rest), self._newest_ns, self._advance())
+        return Piece(tuple(rest), self._advance())
 
     def note(self, times: Mapping[Extent, tuple[int, int]]) -> None:
         """Note the times of the spans that the last piece had, so that `find` finds them again.

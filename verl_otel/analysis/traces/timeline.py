@@ -40,19 +40,28 @@ _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "rewa
 SUBMITTED_BY: Final = "submitted_by"
 """Type of the link from a trajectory to the span in which it began."""
 _seconds: Final = attrgetter("seconds")
+_new: Final = tuple.__new__
 
 
-def build_root(span: SpanRecord, instance: str) -> Trajectory:
-    """Return a trajectory from its root span, without its parts, path and activities.
+def build_trajectory(root: Node, orphans: Iterable[Node] = (), path: tuple[Segment, ...] = ()) -> Trajectory:
+    """Return a trajectory without its parts.
 
-    Without a count of what the model wrote, as in runs of earlier versions, it wrote the whole response.
+    Without a score of its own it has that of its last reward. Without a count of what the model wrote, as in runs of
+    earlier versions, it wrote the whole response.
 
     Args:
-        span: The root.
-        instance: The process that wrote it.
+        root: Its root span with all below it.
+        orphans: Spans of its trace whose parent is missing.
+        path: Its critical path.
     """
-    values = span.attributes
+    activities: list[Activity] = []
+    reward = _add_activities(activities, root)
+    for orphan in orphans:
+        _add_activities(activities, orphan)
+    span, values = root.span, root.span.attributes
     score = values.get(attr.REWARD_SCORE)
+    if not isinstance(score, (int, float)):
+        score = reward
     finish = values.get(attr.GEN_AI_FINISH_REASONS)
     response = read_whole(values.get(attr.RESPONSE_TOKENS)) or 0
     generated = read_whole(values.get(attr.GENERATED_TOKENS))
@@ -68,34 +77,17 @@ def build_root(span: SpanRecord, instance: str) -> Trajectory:
         attr.ERROR_TYPE in values,
         bool(span.flags & SAMPLED),
         (),
-        instance,
+        root.instance,
         str(values.get(attr.OUTCOME, "")),
         str(finish[-1]) if isinstance(finish, tuple) and finish else "",
         read_whole(values.get(attr.TURNS)) or 0,
         read_whole(values.get(attr.PROMPT_TOKENS)) or 0,
         response,
         response if generated is None else generated,
-        submitter=next(
-            (link.trace_id for link in span.links if link.attributes.get(attr.LINK_TYPE) == SUBMITTED_BY), 0
-        ),
+        path,
+        tuple(activities),
+        next((link.trace_id for link in span.links if link.attributes.get(attr.LINK_TYPE) == SUBMITTED_BY), 0),
     )
-
-
-def build_trajectory(root: Node, orphans: Iterable[Node]) -> Trajectory:
-    """Return a trajectory without its parts and path. Without a score of its own it has that of its last reward.
-
-    Args:
-        root: Its root span with all below it.
-        orphans: Spans of its trace whose parent is missing.
-    """
-    trajectory = build_root(root.span, root.instance)
-    activities: list[Activity] = []
-    score = _add_activities(activities, root)
-    for orphan in orphans:
-        _add_activities(activities, orphan)
-    if trajectory.score is None and isinstance(score, (int, float)):
-        trajectory = trajectory._replace(score=float(score))
-    return trajectory._replace(activities=tuple(activities))
 
 
 def _add_activities(activities: list[Activity], root: Node) -> AttributeValue | None:
@@ -110,9 +102,8 @@ def _add_activities(activities: list[Activity], root: Node) -> AttributeValue | 
         if kind == "turn":
             turn = read_whole(values.get(attr.TURN_INDEX))
         elif kind:
-            activities.append(
-                Activity(kind, name, instance, span.start_ns, span.end_ns, turn, attr.ERROR_TYPE in values)
-            )
+            activity = kind, name, instance, span.start_ns, span.end_ns, turn, attr.ERROR_TYPE in values
+            activities.append(_new(Activity, activity))
             if kind == "reward" and attr.REWARD_SCORE in values and (span.end_ns, span.span_id) > last:
                 last, score = (span.end_ns, span.span_id), values[attr.REWARD_SCORE]
         for child in reversed(children):
@@ -179,12 +170,12 @@ def pack_lifetimes(members: Iterable[Trajectory], start_ns: int) -> bytes:
     return array("f", [(at - start_ns) / 1e9 for one in ordered for at in (one.start_ns, one.end_ns)]).tobytes()
 
 
-def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: Iterable[Trajectory] = ()) -> Step:
+def build_step(root: Node, trained: Mapping[int, Trajectory | None], submitted: Iterable[Trajectory] = ()) -> Step:
     """Return one step without its path, verdicts, GPU time and cost.
 
     Args:
         root: Its root span with all below it.
-        trajectories: Those that it may have trained on, by trace id.
+        trained: Those that it trained on, by trace id; None: not found.
         submitted: Those that it submitted. It waited for those that failed or were cancelled before the end of gen, too.
     """
     span = root.span
@@ -195,8 +186,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
     for phase in phases:
         key = phase.name.removeprefix(PHASE_PREFIX)
         by_key[key] += max(0, min(phase.end_ns, span.end_ns) - max(phase.start_ns, span.start_ns))
-    consumed = find_consumed(root)
-    members = [trajectories[trace_id] for trace_id in consumed if trace_id in trajectories]
+    members = [member for member in trained.values() if member is not None]
     generations = [phase for phase in phases if phase.name == f"{PHASE_PREFIX}gen"]
     stopped = [one for one in submitted if one.stopped and generations and one.end_ns <= generations[-1].end_ns]
     awaited = {one.trace_id: one for one in (*members, *submitted)}.values()
@@ -211,13 +201,13 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory], submitted: It
         phases=tuple(Phase(key, ns / 1e9, ns / total) for key, ns in by_key.items()),
         no_phase=(total - covered([(phase.start_ns, phase.end_ns) for phase in phases], span.start_ns, span.end_ns))
         / 1e9,
-        trajectories=consumed,
+        trajectories=tuple(trained),
         gen_start_ns=noticing[0].start_ns if noticing else 0,
         rollouts_end_ns=rollouts_end_ns,
         gen_end_ns=noticing[0].end_ns if noticing else 0,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         lifetimes=pack_lifetimes(members, span.start_ns),
-        members=len(consumed),
+        members=len(trained),
         error=error,
         error_line=line,
         dead_child=dead_child,
@@ -298,26 +288,16 @@ def name_call(name: str) -> str:
     return "the reward" if name == REWARD else f"model {model}".rstrip() if kind in _LLM_NAMES else ""
 
 
-def find_consumed(root: Node) -> tuple[int, ...]:
-    """Return the trace ids of the trajectories that a step trained on, each once: those that it took, without those that it filtered."""
-    taken, evicted = _find_linked(root)
-    return tuple(trace_id for trace_id in taken if trace_id not in evicted)
-
-
-def find_filtered(root: Node) -> tuple[int, ...]:
-    """Return the trace ids of the trajectories that a step took and did not train on, each once."""
-    taken, evicted = _find_linked(root)
-    return tuple(trace_id for trace_id in evicted if trace_id in taken)
-
-
-def _find_linked(root: Node) -> tuple[dict[int, None], dict[int, None]]:
-    """Return the trace ids that a step is linked to as consumed, and as evicted, in the order of its tree."""
+def find_consumed(root: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the trace ids of the trajectories that a step trained on, and of those that it took and filtered, each once."""
     linked: dict[object, dict[int, None]] = {"consumed": {}, "evicted": {}}
     for node in walk(root):
         if node.span.name == CONSUME:
             for link in node.span.links:
                 linked.setdefault(link.attributes.get(attr.LINK_TYPE, "consumed"), {})[link.trace_id] = None
-    return linked["consumed"], linked["evicted"]
+    taken, evicted = linked["consumed"], linked["evicted"]
+    filtered = tuple(trace_id for trace_id in evicted if trace_id in taken)
+    return tuple(trace_id for trace_id in taken if trace_id not in evicted), filtered
 
 
 # -- The trajectories that a step of an own loop submitted, as samples that it consumed --
@@ -346,7 +326,7 @@ def is_open_step(root: Node) -> bool:
 
 def consumes_submitted(root: Node) -> bool:
     """Return whether a step trains on the trajectories that it submitted: it is of an own loop, and recorded no consumption."""
-    return root.span.attributes.get(attr.STEP_LINEAGE) == SUBMITTED and not find_consumed(root)
+    return root.span.attributes.get(attr.STEP_LINEAGE) == SUBMITTED and not find_consumed(root)[0]
 
 
 def is_submitted(root: Node, trajectory: Trajectory) -> bool:

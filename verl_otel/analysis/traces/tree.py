@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from verl_otel.model import SpanRecord
+from verl_otel.semconv.spans import CLIENT
 
 LATE_NS: Final = 5_000_000_000
 """How much later than a span ended it may be written, or lie in the files."""
@@ -41,6 +42,8 @@ class Trace(NamedTuple):
     roots: tuple[Node, ...]
     """Sorted by start; more than one if parents are missing: orphans become roots."""
     spans: int
+    calls: tuple[Node, ...] = ()
+    """Those of kind client."""
 
     @property
     def orphans(self) -> int:
@@ -53,6 +56,7 @@ Written = tuple[SpanRecord, int]
 Ahead = Callable[[int, int], int]
 """Offset of the clock of a process (by its index) from the trainer's at a time, in nanoseconds."""
 _start: Final = attrgetter("span.start_ns", "span.span_id")
+_new: Final = tuple.__new__
 
 
 def assemble(
@@ -74,10 +78,14 @@ def assemble(
         kept = span if offset_of is None else _shift(span, offset_of(process, span.start_ns))
         if kept.end_ns < kept.start_ns:
             kept = kept._replace(end_ns=kept.start_ns)
-        nodes.setdefault(kept.span_id, Node(kept, instances[process], process, []))
-    roots = []
+        nodes.setdefault(kept.span_id, _new(Node, (kept, instances[process], process, [])))
+    roots: list[Node] = []
+    calls: list[Node] = []
     for node in nodes.values():
-        parent = nodes.get(node.span.parent_id)
+        span = node.span
+        if span.kind == CLIENT:
+            calls.append(node)
+        parent = nodes.get(span.parent_id)
         if parent is None or parent is node:
             roots.append(node)
         else:
@@ -87,7 +95,7 @@ def assemble(
             node.children.sort(key=_start)
     if len(roots) != 1:
         roots = _reachable(roots, nodes)
-    return Trace(trace_id, tuple(roots), len(nodes))
+    return Trace(trace_id, tuple(roots), len(nodes), tuple(calls))
 
 
 def _shift(span: SpanRecord, ahead: int) -> SpanRecord:
@@ -135,12 +143,18 @@ class IncompleteTraces:
     discarded: int = 0
     """Number of traces that were released early to stay within the limit."""
 
-    def add(self, span: SpanRecord, process: int, end_ns: int) -> None:
-        """Add a span, which ended at a time on the trainer's clock."""
-        self._spans.setdefault(span.trace_id, []).append((span, process))
-        self._count += 1
-        if not span.parent_id:
-            self._root_ends[span.trace_id] = max(end_ns, self._root_ends.get(span.trace_id, 0))
+    def add(self, spans: Sequence[SpanRecord], process: int, offset_of: Ahead | None = None) -> None:
+        """Add spans of a process; ``offset_of`` as of `assemble`."""
+        waiting = self._spans
+        for span in spans:
+            trace_id = span.trace_id
+            if trace_id in waiting:
+                waiting[trace_id].append((span, process))
+            else:
+                waiting[trace_id] = [(span, process)]
+            if not span.parent_id:
+                self.end(trace_id, span.end_ns - (offset_of(process, span.end_ns) if offset_of else 0))
+        self._count += len(spans)
 
     def end(self, trace_id: int, time_ns: int) -> None:
         """Note that no span of a trace follows that ends after a time, although its root has not ended."""

@@ -45,14 +45,14 @@ LEAST_WITHOUT_CPU_NS: Final = 1_000_000_000
 """Shorter pauses without a CPU are left out: on a busy machine every process has them, and paths would consist of them."""
 APART_NS: Final = 500_000_000
 """Pauses without a CPU that are less apart, of any processes, are one interval: each process is looked at four times a second."""
-_WAITING: Final = frozenset(("start", "trajectory", "llm", "server", "tool", "reward"))
-"""Kinds of segments that need the event loop of their process to go on."""
+_WAITING: Final = frozenset(("start", "submit", "trajectory", "llm", "server", "tool", "reward"))
+"""Kinds of segments, or phases, that need the event loop of their process to go on."""
 _OF_AGENT: Final = frozenset(("trajectory", "llm", "tool"))
 """Kinds of segments in the process of the trajectory."""
 _IDLE: Final = frozenset(("poll", "start"))
 """Kinds of segments that compute nothing."""
-_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-"}
-"""Kinds of segments that may wait for another process, which has not begun to serve them, and the start of its instance."""
+_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", "submit": "agent_loop-"}
+"""Kinds of segments, or phases, that may wait for another process, which has not begun to serve them, and the start of its instance."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
 _AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in [^\s;]+)")
 _NEVER: Final = 1 << 63
@@ -185,6 +185,10 @@ class BlockedLoops(msgspec.Struct):
         """Return the times for which steps and trajectories of all processes stood at one line within two times."""
         return [stay for known in self._stood.values() for stay in known.find(begin_ns, end_ns)]
 
+    def find_starved(self, begin_ns: int, end_ns: int) -> list[Blocking]:
+        """Return the intervals within two times in which a process had no CPU, disjoint and in the order of time, also the short ones."""
+        return list(_cut([self._starved], begin_ns, end_ns))
+
     def _find_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
         """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time."""
         found, known = _Intervals(), list(self._starved.find(begin_ns, end_ns))
@@ -205,9 +209,10 @@ class BlockedLoops(msgspec.Struct):
         Outside of trajectories, which wait for much else, every process of a call may be the one without a CPU. ``starter`` is the process of the
         trajectory that follows: one that had not started waited for it.
         """
-        names = [segment.instance, *self._servers.get(_SERVERS.get(segment.kind, ""), ())]
+        kind = segment.name if segment.kind == "phase" else segment.kind
+        names = [segment.instance, *self._servers.get(_SERVERS.get(kind, ""), ())]
         names += [starter] if segment.kind == "start" and starter else []
-        if segment.kind in _WAITING:
+        if kind in _WAITING:
             known = [intervals for name in names for intervals in self._get_blocked(name)]
         else:
             known = [self._pauses[name] for name in names if name in self._pauses]
@@ -329,8 +334,8 @@ _LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
 _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
-_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll"))
-"""Causes that may be the wait for a process that has no spans of its own."""
+_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll", "weight_sync"))
+"""Causes that may be the wait for a process that has no spans of its own. A weight sync in which no worker is seen waits for a replica."""
 _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
 """Reasons that every step may have: verl 0.8, for example, collects garbage in each step."""
 
@@ -342,6 +347,8 @@ class Blocked(NamedTuple):
     """One for each process and what blocked it."""
     covered: Keyed[tuple[str, str], float] = Keyed()
     """Seconds of its critical path that these took from each kind and name of work."""
+    starved: Verdict | None = None
+    """That processes had no CPU again and again, each time too short to be named; it counts where nothing else is found."""
 
 
 def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> Blocked:
@@ -375,6 +382,23 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         for blocking in blockings:
             covered[blocking.work] = covered.get(blocking.work, 0.0) + count_seconds([blocking])
     return Blocked(tuple(verdicts), covered)
+
+
+def judge_starved(step: Step, starved: Sequence[Blocking], usual: float, usually_starved: float) -> Verdict | None:
+    """Return the verdict that processes had no CPU again and again, each time too short to be named; None if that is not why the step is long.
+
+    Other programs that take the CPUs delay each process of a step a little.
+
+    Args:
+        step: The step.
+        starved: The intervals in it in which processes had no CPU, disjoint.
+        usual: Median of the seconds of the steps before; 0: unknown.
+        usually_starved: Median of the seconds of such intervals in the steps before.
+    """
+    longer, seconds = step.seconds - usual, count_seconds(starved) - usually_starved
+    if not usual or longer < max(PHASE_SECONDS, usual / 2, step.uncertainty) or seconds < longer / 2:
+        return None
+    return _make(step, starved, seconds, min(seconds, longer))
 
 
 def _find_code(blocking: Blocking) -> str:
@@ -525,11 +549,15 @@ def drop_explained(step: Step, verdicts: tuple[Verdict, ...], blocked: Blocked) 
     if not blocked.verdicts:
         return verdicts
     paused = {verdict.instance: verdict.seconds for verdict in blocked.verdicts if verdict.kind == _PAUSED}
+    names = {verdict.cause_name for verdict in blocked.verdicts}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
     def explain(verdict: Verdict) -> float:
         if verdict.kind not in _EXPLAINED:
-            return paused.get(verdict.instance, 0.0)
+            phase = verdict.subject if verdict.kind == "phase" else ""
+            parts = [part for part in step.path if part.phase == phase and part.kind in (KIND, PAUSED_KIND)]
+            inside = sum(part.seconds for part in parts if phase and not part.trace_id and part.name in names)
+            return max(paused.get(verdict.instance, 0.0), inside)
         if verdict.cause == "unknown":  # only the root of the trajectory was kept
             return sum(blocked.covered.values())
         return blocked.covered.get((verdict.cause, verdict.cause_name), 0.0)

@@ -47,22 +47,20 @@ def find_spans(trajectory: Trajectory, kinds: Container[str] | None = None) -> S
         kinds: Kinds to return; None: all.
     """
     spans: dict[tuple[str, str], list[Span]] = {}
-    places: dict[tuple[str, str, int], int] = {}
+    places: dict[tuple[tuple[str, str], int], int] = {}
     for start, end, kind, name, _, instance, _, turn, span_id in trajectory.path:
         if kinds is not None and kind not in kinds:
             continue
-        alike = spans.get((kind, name))
-        if alike is None:
-            alike = spans[kind, name] = []
-        key = kind, name, span_id
-        place = places.get(key)
-        if place is None:
+        what = kind, name
+        key = what, span_id
+        if key not in places:
+            alike = spans.setdefault(what, [])
             places[key] = len(alike)
             alike.append(_new(Span, (instance, turn, start, end, end - start)))
         else:
-            alike[place] = _new(
-                Span, (instance, turn, alike[place].start_ns, end, alike[place].length_ns + end - start)
-            )
+            alike, place = spans[what], places[key]
+            _, _, begin, _, length = alike[place]
+            alike[place] = _new(Span, (instance, turn, begin, end, length + end - start))
     return spans
 
 
@@ -169,17 +167,42 @@ def _find_awaited_work(
     kinds = {kind for kind, _ in long}
     own, spans_of_others = find_spans(awaited, kinds), [(other, find_spans(other, kinds)) for other in others]
     for what in long:
-        own_spans, other_spans = (
-            _choose(awaited, own, what),
-            [(other.end_ns, _choose(other, spans, what)) for other, spans in spans_of_others],
-        )
+        own_spans = _choose(awaited, own, what)
+        chosen = [(other.end_ns, _choose(other, spans, what)) for other, spans in spans_of_others]
+        peers = _measure_peers(wait, chosen, floor)
         for span in own_spans:
             if span.cut(wait.begin_ns) / 1e9 >= floor:
                 again = [other for other in own_spans if other is not span]
-                yield _make_awaited_work(wait, awaited, what, span, again, other_spans, floor, summed=False)
+                yield _make_awaited_work(wait, awaited, what, span, again, peers, summed=False)
         if len(own_spans) > 1:
-            together = [(end, [_sum_up(spans)] if spans else []) for end, spans in other_spans]
-            yield _make_awaited_work(wait, awaited, what, _sum_up(own_spans), [], together, floor, summed=True)
+            together = _measure_peers(wait, [(end, [_sum_up(spans)] if spans else []) for end, spans in chosen], floor)
+            yield _make_awaited_work(wait, awaited, what, _sum_up(own_spans), [], together, summed=True)
+
+
+class _Peers(NamedTuple):
+    """The same kind of work in the other trajectories."""
+
+    spans: list[Span]
+    late: tuple[SlowTrajectory, ...]
+    rest_ns: int
+
+
+def _measure_peers(wait: Wait, chosen: Iterable[tuple[int, Sequence[Span]]], floor: float) -> _Peers:
+    """Return the work of other trajectories, each given with its end, and which of them took at least the floor."""
+    floor_ns = floor * 1e9
+    every: list[Span] = []
+    late: list[SlowTrajectory] = []
+    rest_ns = None
+    for end, spans in chosen:
+        every += spans
+        long = [span for span in spans if span.length_ns >= floor_ns]
+        if long:
+            longest = long[0] if len(long) == 1 else max(long, key=_length)
+            lengths = tuple([span.length_ns / 1e9 for span in long])
+            late.append(_new(SlowTrajectory, (end, longest.instance, lengths)))
+        elif rest_ns is None or end > rest_ns:
+            rest_ns = end
+    return _Peers(every, tuple(late), wait.begin_ns if rest_ns is None else rest_ns)
 
 
 def _find_long(wait: Wait, awaited: Trajectory, floor: float) -> list[tuple[str, str]]:
@@ -210,9 +233,9 @@ def _choose(trajectory: Trajectory, spans: Spans, what: tuple[str, str]) -> Sequ
 def _sum_up(spans: Sequence[Span]) -> Span:
     if len(spans) == 1:
         return spans[0]
-    longest = max(spans, key=_length)
-    begin, end = min([span.start_ns for span in spans]), max([span.end_ns for span in spans])
-    return Span(longest.instance, longest.turn, begin, end, sum([span.length_ns for span in spans]))
+    instance, turn, *_ = max(spans, key=_length)
+    _, _, starts, ends, lengths = zip(*spans, strict=True)
+    return Span(instance, turn, min(starts), max(ends), sum(lengths))
 
 
 def _make_awaited_work(
@@ -221,22 +244,12 @@ def _make_awaited_work(
     what: tuple[str, str],
     span: Span,
     again: Sequence[Span],
-    other_spans: Sequence[tuple[int, Sequence[Span]]],
-    floor: float,
+    others: _Peers,
     *,
     summed: bool,
 ) -> AwaitedWork:
-    peers = [*again, *(other for _, spans in other_spans for other in spans)]
+    peers = [*again, *others.spans]
     elsewhere = [other for other in peers if other.instance != span.instance] if what[0] in SERVED else []
-    late: list[SlowTrajectory] = []
-    rest_ns = None
-    for end, spans in other_spans:
-        long = [other for other in spans if other.length_ns >= floor * 1e9]
-        if long:
-            instance = max(long, key=_length).instance
-            late.append(SlowTrajectory(end, instance, tuple([other.length_ns / 1e9 for other in long])))
-        elif rest_ns is None or end > rest_ns:
-            rest_ns = end
     return AwaitedWork(
         wait,
         awaited.label,
@@ -251,8 +264,8 @@ def _make_awaited_work(
         measure([other.length_ns / 1e9 for other in peers]),
         measure([other.length_ns / 1e9 for other in elsewhere]),
         tuple(other.cut(wait.begin_ns) / 1e9 for other in again),
-        tuple(late),
-        wait.begin_ns if rest_ns is None else rest_ns,
+        others.late,
+        others.rest_ns,
         awaited.stopped,
         tuple(
             (one.end_ns - one.start_ns) / 1e9

@@ -291,13 +291,11 @@ def _find_groups(members: Sequence[Trajectory]) -> list[tuple[str, dict[int, int
             replicas[replica][member.trace_id] = GONE
         rewarded = 0
         called: dict[tuple[str, int], int] = {}
-        for segment in member.path:
-            length = segment.end_ns - segment.start_ns
-            if segment.kind == "reward":
-                rewarded += length
-            elif segment.kind == "tool":
-                call = segment.name, segment.span_id
-                called[call] = called.get(call, 0) + length
+        for start, end, kind, name, _, _, _, _, span_id in member.path:
+            if kind == "reward":
+                rewarded += end - start
+            elif kind == "tool":
+                called[name, span_id] = called.get((name, span_id), 0) + end - start
         for (name, _), length in called.items():
             calls[name].append((member, length))
         if rewarded:

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any, Final
 
 from verl_otel._version import __version__
-from verl_otel.semconv.kinds import GPU_CAUSES, WORK
+from verl_otel.semconv.kinds import GPU_CAUSES, PHASES, WORK
 
 PACKAGE: Final = "verl_otel.cli.page"
 ENTRY: Final = "app.js"
@@ -82,6 +82,7 @@ def render_file(title: str, lines: Iterable[str], documents: Mapping[str, str]) 
 def _looks() -> dict[str, Any]:
     return {
         "version": __version__,
+        "phases": PHASES,
         "kinds": {name: work.look for name, work in WORK.items()},
         "causes": {name: (*cause.look, cause.state) for name, cause in GPU_CAUSES.items()},
     }

@@ -49,8 +49,7 @@ export function chart(options) {
     view.at = index ?? -1;
     const last = view.xs.length - 1;
     const shown = view.at >= 0 ? Math.min(view.at, last) : last;
-    const rest = () => options.rest?.() ?? (last >= 0 ? options.text(last) : "");
-    const text = view.at >= 0 && view.at <= last ? options.text(view.at) : rest();
+    const text = view.at < 0 && options.rest ? options.rest : last < 0 ? "" : options.text(shown);
     readout.textContent = options.where && last >= 0 ? options.where(shown) : text;
     options.moved?.(shown);
     holder.setAttribute("aria-valuemin", 0);
@@ -78,11 +77,11 @@ export function chart(options) {
     };
     view.plot = new uPlot({
       width, height: options.height, cursor, hooks,
-      padding: [options.paint ? 18 : 10, 18, 0, 0], legend: { show: false },
+      padding: [options.paint ? 18 : 10, 24, 0, 0], legend: { show: false },
       scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
       axes: [
         axisOf(isSteps ? options.names ?? whole : marksOf(axisSeconds), {
-          size: 24, space: 56, label: options.label || undefined, labelSize: 16, labelGap: -2,
+          size: 24, space: 56, label: options.label, labelSize: 16, labelGap: -2,
           incrs: isSteps ? ROUND_STEPS : ROUND_SECONDS,
         }),
         axisOf(marksOf(isTime ? axisSeconds : axisNumber), {
@@ -278,11 +277,6 @@ export function paintColumns(plot, state) {
   pen.beginPath();
   pen.rect(left, 0, width, top + height);
   pen.clip();
-  if (state.current !== null) {
-    pen.fillStyle = palette.sunken;
-    const size = Math.max(slot, 6 * ratio);
-    pen.fillRect(plot.valToPos(offset + state.current, "x", true) - size / 2, top, size, height);
-  }
   for (let begin = from - (from % each); begin <= to; begin += each) {
     const end = Math.min(state.heights.length, begin + each);
     const mean = (values) => values.slice(begin, end).reduce((sum, value) => sum + value, 0) / (end - begin);
@@ -306,7 +300,7 @@ export function paintColumns(plot, state) {
     const mark = ["failed", "held", "slow"].find((word) => marks.includes(word));
     if (mark) drawMark(pen, at + wide / 2, y(Math.min(tallest, state.limit)) - 3 * ratio, ratio, mark);
   }
-  for (const event of state.events ?? []) {
+  for (const event of state.events) {
     const x = Math.min(left + width - 2 * ratio, Math.round(plot.valToPos(offset + event.at, "x", true)));
     pen.fillStyle = event.kind === "crash" ? palette.bad : palette.finding;
     pen.fillRect(x, top, 1.5 * ratio, height);

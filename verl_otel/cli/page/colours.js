@@ -1,30 +1,13 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Colours. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
-// 3:1; app.css holds them. A hue means one thing on all pages: green generation, blue training, sky log-probabilities,
-// orange reward, vermillion tools and what blocks, purple weights and validation, yellow the code of trajectories and
-// advantages, grey waiting. What has one hue has different patterns; nothing is conveyed by colour alone. The waterfall
-// shows phases above kinds of work: what looks alike in both is the same.
+// Colours. semconv/kinds.py says which hue and pattern a thing has, app.css how a hue looks: each stands out from the
+// paper by 3:1, and every eye tells it from the others. A hue means one thing on all pages: green generation, blue
+// training, sky log-probabilities, orange reward, vermillion tools and what blocks, purple weights and validation,
+// yellow the code of trajectories and advantages, grey waiting. Nothing is conveyed by colour alone.
 
 import { make } from "./dom.js";
 import { looks } from "./source.js";
 
-const PHASES = {
-  gen: ["green", "solid"],
-  update_actor: ["blue", "solid"],
-  update_critic: ["blue", "cross"],
-  old_log_prob: ["sky", "solid"],
-  ref: ["sky", "rising"],
-  values: ["sky", "dots"],
-  adv: ["yellow", "solid"],
-  reward: ["orange", "solid"],
-  update_weights: ["purple", "solid"],
-  save_checkpoint: ["purple", "rising"],
-  testing: ["purple", "dots"],
-  submit: ["grey", "rising"],
-  "no phase": ["grey", "solid"],
-  other: ["grey", "dots"],
-};
 // Other phases take these in the order of their occurrence.
 const SPARE = [
   ["orange", "dots"], ["yellow", "rising"], ["purple", "cross"], ["green", "cross"], ["sky", "cross"],
@@ -39,7 +22,7 @@ export const look = {
     return key === "other" ? ["grey", "dots", "other"] : looks.causes.unknown;
   },
   phase(key) {
-    if (Object.hasOwn(PHASES, key)) return [...PHASES[key], key];
+    if (Object.hasOwn(looks.phases, key)) return [...looks.phases[key], key];
     if (!given.has(key)) given.set(key, SPARE[given.size % SPARE.length]);
     return [...given.get(key), key];
   },

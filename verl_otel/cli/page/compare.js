@@ -33,11 +33,13 @@ function changeBar(row) {
   return make("span", { class: "change-bar", "aria-hidden": "true" }, bar);
 }
 
-const WORDS = { gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second" };
+const WORDS = { step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second" };
 function nameOf({ name }) {
-  const key = name.startsWith("gpu ") ? name.slice(4) : "";
-  const words = ["productive", "overhead", "idle"].includes(key) ? key : look.cause(key)[2];
-  return key ? [make("small", {}, "device: "), words] : WORDS[name] ?? name;
+  if (WORDS[name]) return WORDS[name];
+  if (!name.startsWith("gpu ")) return [make("small", {}, "phase: "), name];
+  const key = name.slice(4);
+  const isState = ["productive", "overhead", "idle"].includes(key);
+  return [make("small", {}, "device: "), isState ? key : look.cause(key)[2]];
 }
 const COLUMNS = [
   { title: "Of a typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },
@@ -120,8 +122,8 @@ export function compareView(first, second) {
       answer.replaceChildren(...answerOf(compared.texts));
       const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
       body.replaceChildren(dataTable("Typical step of each run", COLUMNS, rows, {
-        page: 60, quiet: true, empty: "There are too few steps to compare.",
-        look: (row) => (row.significant ? "" : "unsure"),
+        page: Math.max(8, rows.findLastIndex((row) => row.significant) + 1), quiet: true,
+        empty: "There are too few steps to compare.", look: (row) => (row.significant ? "" : "unsure"),
       }));
       await showScalars(runs);
       return {};

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
-from verl_otel.analysis.findings import Excess, find_excesses
+from verl_otel.analysis.findings import Excess, find_excesses, sort_held
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Activity, Explanation, Segment, Series, Step, Trajectory, sum_causes
 from verl_otel.cli import advice, compare, explain, formatting, rollouts, wording
@@ -71,6 +71,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "unknown": list(explain.list_unknown(document)),
         "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
         "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
+        "longer": _find_longer(run),
         "indicators": [indicator._asdict() for indicator in indicators.find(run)[1]],
         "slowest": [describe_trajectory(trajectory, trajectory.start_ns) for trajectory in run.slowest],
         "facts": {key: value for key, value in run.manifest.items() if key not in NO_FACTS},
@@ -91,6 +92,12 @@ def _find_places(run: Explanation, chosen: Iterable[Step]) -> list[int]:
     """Return the indexes of some steps of a run."""
     wanted = set(map(id, chosen))
     return [index for index, step in enumerate(run.steps) if id(step) in wanted]
+
+
+def _find_longer(run: Explanation) -> dict[str, float]:
+    """Return by how many seconds steps took longer than usual, by their indexes, those that lost most first."""
+    places = {id(step): str(index) for index, step in enumerate(run.steps)}
+    return {places[id(step)]: round(lost, 4) for step, lost in sort_held(run)}
 
 
 # -- its steps --

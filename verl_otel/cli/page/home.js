@@ -32,8 +32,8 @@ function findingOf(row) {
   if (row.finding === null) return soft(row.last_step ? "not analysed yet" : "no step has ended yet");
   if (!row.finding) return soft("nothing recorded");
   if (!row.finding.is_finding) return soft(LOOKS[row.state] === "bad" ? "no cause was recorded" : "nothing unusual");
-  const cost = row.finding.saved === null ? "▲" : `▲ ${seconds(row.finding.saved)}`;
-  const [text] = row.finding.text.split(" Without that "); // the seconds stand before it
+  const cost = row.finding.longer === null ? "▲" : `▲ ${seconds(row.finding.longer)} longer`;
+  const [text] = row.finding.text.split(" Without that "); // what it cost stands before it
   return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 

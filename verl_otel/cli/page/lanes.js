@@ -7,9 +7,9 @@ import { look } from "./colours.js";
 import { ROUND_SECONDS, area, axisSeconds, bdi, button, legend, make, seconds, shape } from "./dom.js";
 
 const MARKS = 6;
-const SHOWN = 8; // entries of the legend
+const SHOWN = 8; // entries of a legend
 
-// lanes: [{label, href, items: [{from, to, look, text}], lives: [begin, end, ...], note, text, strong}]
+// lanes: [{label, href, items: [{from, to, look, text}], lives: [begin, end, ...], note, text, strong, isPhases}]
 // end: seconds of the axis.
 export function laneChart(title, lanes, end) {
   let [from, to] = [0, end];
@@ -99,8 +99,10 @@ export function laneChart(title, lanes, end) {
   body.addEventListener("pointerleave", () => say(null));
   say(null);
   draw();
-  const looks = sumLooks(lanes.filter((lane) => !lane.isNamed)); // bars that have their names in them need none
-  element.append(legend(looks.slice(0, SHOWN).map(([own]) => own)));
+  for (const isPhases of [true, false]) {
+    const looks = sumLooks(lanes.filter((lane) => Boolean(lane.isPhases) === isPhases)).slice(0, SHOWN);
+    if (looks.length) element.append(legend(looks.map(([own]) => own)));
+  }
   return element;
 }
 

@@ -26,12 +26,11 @@ function keep(element) {
 
 const whatToDo = () => make("b", {}, "What to do: ");
 
-// A sentence on what took long, with its cost, its advice and a link; others than the first are small.
-export function verdictRow(line, place, { link = "", hasAdvice = true } = {}) {
-  const isCost = line.is_finding && line.saved !== null;
+// A sentence on what took long, with what it cost, its advice and a link; others than the first are small.
+export function verdictRow(line, place, [cost, word], { link = "", hasAdvice = true } = {}) {
   return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
-    isCost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(line.saved)),
-      make("small", {}, " avoidable")) : "",
+    line.is_finding && cost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(cost)),
+      make("small", {}, ` ${word}`)) : "",
     make("div", {},
       make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
       line.next && hasAdvice ? make("p", { class: "advice" }, whatToDo(), prose(line.next)) : "",
@@ -48,8 +47,10 @@ function verdict(run, hrefOf) {
     const toEvents = () => document.getElementById("events").scrollIntoView();
     const link = hrefOf(line) ? make("a", { href: hrefOf(line) }, `Look at step ${line.step ?? "?"}`)
       : line.is_finding && run.explain.events.length ? button("Show events and log", toEvents) : "";
-    const hasAdvice = !findings.slice(0, place).some((before) => before.next === line.next);
-    return verdictRow(line, place, { link, hasAdvice });
+    const before = findings.slice(0, place);
+    const hasAdvice = !before.some((other) => other.next === line.next);
+    const isSame = line.index !== null && before.some((other) => other.index === line.index); // its step stands above
+    return verdictRow(line, place, [isSame ? null : line.longer, "longer"], { link, hasAdvice });
   });
 }
 
@@ -64,14 +65,14 @@ function nowPart(run) {
 
 function stepTable(steps, name) {
   const rows = steps.number.map((_, index) => index).reverse();
-  const causes = new Map(steps.held.map((row) => [row.index, row]));
+  const causes = new Map([...steps.held].sort((a, b) => a.saved - b.saved).map((row) => [row.index, row]));
   const linkOf = (index) =>
     make("a", { href: runHref(name, "step", steps.key(index)) }, String(steps.number[index] ?? "?"));
   const whyOf = ({ text, next }) => make("span", {}, prose(text), make("small", { class: "advice" }, prose(next)));
   const column = (title, values) => figures(title, (index) => values[index], seconds);
   return dataTable("Steps, the newest first", [
     { title: "Step", number: true, value: (index) => steps.number[index] ?? -1, text: linkOf },
-    column("Took", steps.seconds), figures("Avoidable", (index) => steps.avoidable(index), seconds),
+    column("Took", steps.seconds), figures("Longer", (index) => steps.longer[index], seconds),
     { title: "Outcome", text: (index) => steps.failed[index].toLowerCase() },
     { title: "Why, and what to do", wide: true, text: (index) => (causes.has(index) ? whyOf(causes.get(index)) : "") },
     ...Object.entries(steps.phases).slice(0, MOST_PHASES).map(([key, values]) => column(key, values)),

@@ -18,6 +18,7 @@ async function unpack(text) {
 }
 
 const unpacked = new Map();
+// A document, null where a file does not hold it.
 export async function get(address) {
   if (!isLive) {
     if (!Object.hasOwn(documents, address)) return null;
@@ -31,7 +32,6 @@ export async function get(address) {
 }
 
 export const runAddress = (name) => `runs/${encodeURIComponent(name)}`;
-export const hasDocument = (address) => isLive || Object.hasOwn(documents, address);
 
 // The points of some scalars: a file holds all in one document, a server is asked for those that are wanted.
 export async function getScalars(name, names) {
@@ -50,7 +50,8 @@ export class Steps {
   constructor(name) {
     this.name = name;
     Object.assign(this, {
-      settled: 0, count: 0, held: [], marks: new Map(), phases: Object.create(null), gpu: Object.create(null),
+      settled: 0, count: 0, held: [], longer: {}, marks: new Map(),
+      phases: Object.create(null), gpu: Object.create(null),
       ...Object.fromEntries(COLUMNS_OF_STEPS.map((key) => [key, []])),
     });
   }
@@ -87,8 +88,8 @@ export class Steps {
   mark(run) {
     const failed = this.failed.flatMap((word, index) => (word ? [index] : []));
     this.marks.clear();
-    const held = this.held.map((row) => row.index);
-    const all = { slow: run.unexplained, "start-up": run.start_up, held, failed };
+    this.longer = run.longer;
+    const all = { slow: run.unexplained, "start-up": run.start_up, held: Object.keys(run.longer).map(Number), failed };
     for (const [word, places] of Object.entries(all)) for (const index of places) this.marks.set(index, word);
   }
 
@@ -96,11 +97,6 @@ export class Steps {
   key(index) {
     const own = this.number[index];
     return own !== null && this.number.lastIndexOf(own) === index ? String(own) : `at-${index}`;
-  }
-
-  // Seconds that a step would have been shorter without what delayed it most.
-  avoidable(index) {
-    return this.held.reduce((most, row) => (row.index === index ? Math.max(most, row.saved) : most), 0);
   }
 
   find(key) {

@@ -11,8 +11,8 @@ import {
 import { runHref } from "./home.js";
 import { laneChart, partItem, workName } from "./lanes.js";
 import { shareBar, tokensOf, trajectoryColumns, verdictRow } from "./run.js";
-import { get, hasDocument, isLive, runAddress } from "./source.js";
-import { getRun, stepsOf, timeline } from "./timeline.js";
+import { get, isLive, runAddress } from "./source.js";
+import { getRun, stepsOf } from "./timeline.js";
 
 // The phases of a step from its path: parts of one phase that follow each other are one bar.
 function phaseItems(path) {
@@ -52,7 +52,7 @@ function livesLane(step) {
 
 function waterfall(step, hrefOf) {
   return laneChart("What the step waited for", [
-    { label: "Phases", items: phaseItems(step.path), strong: true, isNamed: true },
+    { label: "Phases", items: phaseItems(step.path), strong: true, isPhases: true },
     { label: "Critical path", items: step.path.map((part) => partItem(part, step.labels)), strong: true },
     ...(step.lifetimes.length > 2 ? [livesLane(step)] : []),
     ...step.trajectories.map((row, place) => memberLane(row, hrefOf, place === 0)),
@@ -83,11 +83,15 @@ const pathTable = (step) => details("The critical path as a table", () => dataTa
 function verdicts(step) {
   const causes = step.verdicts.map((verdict) => ({ ...verdict, is_finding: true }));
   if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
-  const rows = causes.sort((a, b) => b.saved - a.saved).map((cause, place) => verdictRow(cause, place));
+  causes.sort((a, b) => b.saved - a.saved);
+  const rows = causes.map((cause, place) => verdictRow(cause, place, [cause.saved, "avoidable"]));
   return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title))];
 }
 
+const NOT_IN_FILE = "The detail of this step is not in this file: it holds that of the most important steps.";
 const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
+
+const getStep = (name, index) => get(`${runAddress(name)}/steps/${index}`);
 
 export function stepView(name, key) {
   const steps = stepsOf(name);
@@ -112,19 +116,14 @@ export function stepView(name, key) {
       page("← Previous", index - 1, "The previous step"), page("Next →", index + 1, "The next step"),
       nextSlow < 0 ? "" : page("Next slow step", nextSlow, "The next slow step"),
     ]));
-    const all = timeline(steps, (at) => (location.hash = hrefAt(at)), { height: 130, current: index });
     const hrefOf = (row) => runHref(name, "step", key, row.trace_id);
-    const absent = "The detail of this step is not in this file: it holds that of the most important steps.";
     body.replaceChildren(...filled([
-      step ? "" : make("section", {}, make("p", { class: "soft" }, absent)),
       step && make("section", { "aria-label": "Verdict" }, verdicts(step)),
-      step && make("section", { id: "waterfall", "aria-label": "Waterfall" },
-        step.path.length ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
-          : make("p", { class: "soft" }, NOT_KEPT)),
-      make("section", { "aria-label": "All steps" }, all.element),
+      make("section", { id: "waterfall", "aria-label": "Waterfall" },
+        step?.path.length ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
+          : make("p", { class: "soft" }, step ? NOT_KEPT : NOT_IN_FILE)),
       step && detailOf(step, run, hrefOf),
     ]));
-    all.update(run.explain.events);
   }
 
   function detailOf(step, run, hrefOf) {
@@ -156,8 +155,7 @@ export function stepView(name, key) {
         body.replaceChildren(make("p", { class: "soft" }, `${lead} ${counted(steps.count, "step")}.`));
         return { run, steps };
       }
-      const address = `${runAddress(name)}/steps/${index}`;
-      const step = hasDocument(address) ? await get(address) : null;
+      const step = await getStep(name, index);
       if (isNew([step, steps.count])) draw(step, run);
       return { run, steps };
     },
@@ -209,18 +207,16 @@ export function trajectoryView(name, key, id) {
   const steps = stepsOf(name);
   const element = make("div", { class: "step" }, make("h1", {}, "Trajectory"));
   const isNew = changes();
+  let label = "Trajectory";
   return {
     element,
     title: `Trajectory · ${name}`,
-    crumbs: () => [
-      [name, runHref(name)], [`Step ${key}`, runHref(name, "step", key)],
-      ["Trajectory", runHref(name, "step", key, id)],
-    ],
+    crumbs: () => [[name, runHref(name)], [`Step ${key}`, runHref(name, "step", key)],
+      [label, runHref(name, "step", key, id)]],
     async refresh() {
       const [run] = await getRun(name, steps);
       const index = steps.find(key);
-      const address = `${runAddress(name)}/steps/${index}`;
-      const step = index >= 0 && index < steps.count && hasDocument(address) ? await get(address) : null;
+      const step = index >= 0 && index < steps.count ? await getStep(name, index) : null;
       const known = [...(step?.trajectories ?? []), ...run.slowest];
       const row = known.find((each) => each.trace_id === id);
       if (!isNew(row ?? null)) return { run, steps };
@@ -228,6 +224,7 @@ export function trajectoryView(name, key, id) {
         element.append(make("p", { class: "soft" }, "It is not among those that were kept."));
         return { run, steps };
       }
+      label = row.label;
       const kind = row.validate ? "validation" : "training";
       const link = { href: runHref(name, "samples", kind, steps.number[index] ?? "", row.uid) };
       const hasSamples = isLive && run.samples.length && row.uid && steps.number[index] !== null;
@@ -235,7 +232,7 @@ export function trajectoryView(name, key, id) {
         make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
         make("section", { "aria-label": "Facts" },
           (step?.verdicts ?? []).filter((verdict) => verdict.trace_id === id).map((verdict, place) =>
-            verdictRow({ ...verdict, is_finding: true }, place)), factsOf(row),
+            verdictRow({ ...verdict, is_finding: true }, place, [verdict.saved, "avoidable"])), factsOf(row),
           hasSamples ? make("p", {}, make("a", link, "Prompt and responses")) : ""),
         make("section", { "aria-label": "Calls" }, laneChart("Its turns and calls", callLanes(row), row.seconds)),
         section("calls", "Its calls", callTable(row)));

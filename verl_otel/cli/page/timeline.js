@@ -4,7 +4,7 @@
 
 import { chart, largest, paintColumns, usualLimit } from "./chart.js";
 import { look } from "./colours.js";
-import { filled, legend, make, pause, seconds, segmented } from "./dom.js";
+import { count, filled, legend, make, pause, seconds, segmented } from "./dom.js";
 import { Steps, get, runAddress } from "./source.js";
 
 // What is known of the runs of this visit: a view that is opened again has its steps at once.
@@ -27,9 +27,9 @@ export async function getRun(name, steps) {
 const WAYS = { phases: ["by phase", look.phase], gpu: ["by cause of device time", look.cause] };
 const NOTABLE = ["held", "slow", "failed"];
 
-// open(index) is called for a step that is chosen; a small one marks the current step and has no key.
-export function timeline(steps, open, { height = 300, current = null } = {}) {
-  const state = { parts: [], heights: [], limit: 1, style: look.phase, marks: steps.marks, events: [], current };
+// open(index) is called for a step that is chosen.
+export function timeline(steps, open) {
+  const state = { parts: [], heights: [], limit: 1, style: look.phase, marks: steps.marks, events: [] };
   let way = "phases";
   let isPlain = true; // whether the numbers of the steps are consecutive
   const key = make("div", { class: "timeline-key" });
@@ -37,7 +37,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
 
   function markOf(index) {
     const words = {
-      held: `, ${seconds(steps.avoidable(index))} avoidable`, slow: ", slow without a known cause",
+      held: `, ${seconds(steps.longer[index])} longer than usual`, slow: ", slow without a known cause",
       failed: `, ${(steps.failed[index] || "").toLowerCase()}`, "start-up": ", with start-up",
     };
     return words[steps.marks.get(index)] ?? "";
@@ -57,16 +57,16 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
     return isNotable(at) ? at : undefined;
   }
 
-  const nameOf = (value) => (Number.isInteger(value) ? String(isPlain ? value : (steps.number[value] ?? "?")) : "");
+  const nameOf = (value) => (Number.isInteger(value) ? count(isPlain ? value : steps.number[value]) || "?" : "");
   const view = chart({
     title: "Time of each step",
     head: ["Time of each step ", ways],
     class: "timeline",
-    height,
+    height: 300,
     unit: seconds,
-    label: current === null ? "step" : "",
+    label: "step",
     text: describe,
-    rest: () => (current === null ? "Drag to zoom, click to open a step." : describe(current)),
+    rest: "Drag to zoom, click to open a step.",
     click: open,
     names: (plot, at) => at.map(nameOf),
     keys: (at) => ({ v: next(at, 1), V: next(at, -1) }),
@@ -104,7 +104,7 @@ export function timeline(steps, open, { height = 300, current = null } = {}) {
     element: view.element,
     update(events = []) {
       if (!steps.count) return;
-      if (Object.keys(steps.gpu).length && !ways.childElementCount && current === null) {
+      if (Object.keys(steps.gpu).length && !ways.childElementCount) {
         ways.append(segmented("Columns", Object.entries(WAYS).map(([value, [text]]) => [value, text]), way, (value) => {
           way = value;
           draw();
