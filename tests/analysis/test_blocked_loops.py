@@ -165,8 +165,8 @@ TIMES = st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda each: (each
 def test_a_marked_path_is_as_long_as_before(blockings, lengths):
     """Nothing is lost and nothing overlaps, however intervals lie; what is marked is blocked time."""
     loops, path, now = BlockedLoops(), [], 0
-    for number, (begin, end) in enumerate(blockings):
-        _add(loops._stalls if number % 2 else loops._spans, Blocking("a", begin, end, "x"))
+    for begin, end in blockings:
+        _add(loops._spans, Blocking("a", begin, end, "x"))
     for number, length in enumerate(lengths):
         path.append(Segment(now, now + length, "llm" if number % 2 else "phase", "", "", "a"))
         now += length
@@ -208,3 +208,14 @@ def test_the_newest_intervals_are_kept(monkeypatch):
     for start in (40, 10, 30, 20, 50):
         known.add(Blocking("loop", start, start + 5, ""))
     assert [blocking.start_ns for blocking in known.find(0, 100)] == [30, 40, 50]
+
+
+def test_a_process_that_lived_knows_better_when_its_loop_was_blocked(story):
+    """The run ended before the watchdog saw that the process went on."""
+    folder = add_steps(story).write()
+    begin = next(step for step in reader.read([folder])[0].steps if step.number == SLOW).start_ns
+    text = 'STALL in agent_loop-0 (pid 1): ...; its event loop is blocked at File "/code/tools.py", line 19 in add; x waits'
+    detail = {"culprit": {"instance": "agent_loop-0", "span": "execute_tool add", "age": 2.0}}
+    found = {"kind": "stall", "time_ns": begin + 2_300_000_000, "text": text, "detail": detail}
+    (folder / "events.jsonl").write_text(json.dumps(found) + "\n")
+    assert [step.number for step in reader.read([folder])[0].steps if step.verdicts] == [SLOW]

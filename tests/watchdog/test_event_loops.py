@@ -15,7 +15,6 @@ from verl_otel.recording import collection
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.watchdog import event_loops
-from verl_otel.watchdog.process_pauses import Pause
 
 BLOCK = 1.0
 LAG = "verl.event_loop.lag"
@@ -386,14 +385,6 @@ def test_the_thread_is_awake_from_the_beginning_of_a_step(recorded, wait_for):
             wait_for(lambda: watcher._pauses._checked > slept)
     finally:
         watcher.stop(10)
-
-
-def test_what_preceded_the_end_of_a_collection_was_part_of_it():
-    """The loop was blocked for one collection, and not for a call into C that held the interpreter lock."""
-    state = event_loops.LoopState(None, 0, clock)
-    for pause in (Pause(1.0, 3.0, "interpreter"), Pause(3.1, 3.1, "collection")):
-        state.note_pause(pause)
-    assert state.find_reason(2.5) == "collection"
 
 
 def test_after_a_step_the_thread_rests_later(recorded, watcher):

@@ -305,13 +305,17 @@ class Aggregator(msgspec.Struct, dict=True):
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
-            elif root.span.name.startswith(WORKER_PREFIX):
-                self._workers.append(root)
-                del self._workers[:-MAX_WORKERS]
-            elif timeline.name_call(root.span.name) and (
-                root.span.name in self._outside or len(self._outside) < MAX_OUTSIDE
-            ):
-                self._outside[root.span.name] += 1
+            else:
+                self._note_outside(root)
+
+    def _note_outside(self, root: Node) -> None:
+        """Keep the method of a worker that began outside of every step; count a call that began in no trajectory either."""
+        name = root.span.name
+        if name.startswith(WORKER_PREFIX):
+            self._workers.append(root)
+            del self._workers[:-MAX_WORKERS]
+        elif timeline.name_call(name) and (name in self._outside or len(self._outside) < MAX_OUTSIDE):
+            self._outside[name] += 1
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
         self._windows.add_trajectory(trajectory)

@@ -201,11 +201,7 @@ class LoopState:
         return lags
 
     def note_pause(self, pause: Pause) -> None:
-        """Note that the process was paused while the loop may not have answered. What preceded the end of a collection was part of it."""
-        if pause.reason == process_pauses.COLLECTION:
-            self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + self.paused.pop(
-                process_pauses.INTERPRETER, 0.0
-            )
+        """Note that the process was paused while the loop may not have answered."""
         seconds = pause.end - max(pause.begin, self.pinged)
         self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + max(0.0, seconds)
 
@@ -393,7 +389,7 @@ class LoopWatcher:
     def _check_loop(self, state: LoopState, now: float, pause: Pause) -> bool:
         """Record in which time a loop was blocked, look what blocks it, or ask it again. Return whether it goes on."""
         is_running, has_answered = state.loop.is_running(), bool(state.answered)
-        if pause.reason and state.pinged:
+        if pause and state.pinged:
             state.note_pause(pause)
         if has_answered and state.note_lag() >= BLOCKED_SECONDS:
             _record(state, is_worker=self._is_worker())

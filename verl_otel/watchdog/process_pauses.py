@@ -120,8 +120,6 @@ class PauseDetector:
         """Of the threads that are expected to compute, by their native ids."""
         self._cpu = self._checked = 0.0
         self._collections = self._wakes = 0
-        self._collected = False
-        """Whether a collection has ended between the last two looks."""
         self._pause = _NONE
         """The last one, which may go on."""
 
@@ -153,8 +151,6 @@ class PauseDetector:
     def check(self, now: float, late: float) -> Pause:
         """Return the part of a pause since the last call; record a pause when it has ended.
 
-        It has no length but a reason if the last part, which looked like another one, was a collection.
-
         Args:
             now: The time.
             late: Seconds by which the thread woke up late.
@@ -167,18 +163,14 @@ class PauseDetector:
         ):
             queued = self._pause.queued + part.queued
             self._pause = self._pause._replace(end=part.end, reason=part.reason, queued=queued)
-            return part
-        if self._collected and self._pause.reason == INTERPRETER:  # it ended soon after the last look
-            self._pause = self._pause._replace(reason=COLLECTION)
-            part = part or Pause(now, now, COLLECTION)
-        self._end_pause()
-        self._pause = part
+        else:
+            self._end_pause()
+            self._pause = part
         return part
 
     def _find(self, now: float, late: float) -> Pause:
         cpu, collections = time.process_time(), gc.get_stats()[-1]["collections"]
-        used, since = cpu - self._cpu, self._checked
-        collected = self._collected = collections > self._collections
+        used, collected, since = cpu - self._cpu, collections - self._collections, self._checked
         self._cpu, self._collections, self._checked = cpu, collections, now
         wakes = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         woken, self._wakes = wakes - self._wakes, wakes
@@ -186,12 +178,13 @@ class PauseDetector:
         waited_most = max([known.take() for known in self._others.values()], default=0.0)
         if late < PAUSED_SECONDS:
             return Pause(since, now, CPU, waited_most) if waited_most >= QUEUED_SHARE * (now - since) else _NONE
-        computed = used >= IDLE_SHARE * (now - since)
-        if collected and computed and waited < STARVED_SHARE * late:
+        # What holds the interpreter lock may also sleep, and a collection may have to share a CPU with other programs.
+        held = used >= IDLE_SHARE * (now - since) or woken >= WAKES_SHARE * late / sys.getswitchinterval()
+        if collected and held and waited < STARVED_SHARE * late:
             reason = COLLECTION
         elif max(waited, waited_most) >= late / 2:  # also what holds the interpreter lock waits for a CPU
             reason = CPU
-        elif computed or woken >= WAKES_SHARE * late / sys.getswitchinterval():  # what holds the lock may also sleep
+        elif held:
             reason = INTERPRETER
         else:
             reason = PROCESS

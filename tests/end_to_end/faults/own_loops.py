@@ -35,7 +35,10 @@ KEPT = Path(__file__).resolve().parent / "results" / "own_loops"
 
 
 def _row(sort, where, plant, right, threads=None, ray=None, *, series=SLOW):
-    """Return a kind by mode. Alternatives that are right are separated by ``;``. Threads are as asyncio, and Ray as threads, if not given; empty: not planted."""
+    """Return a kind by mode.
+
+    Alternatives that are right are separated by ``;``. Threads are as asyncio, and Ray as threads, if not given; empty: not planted.
+    """
     threads = right if threads is None else threads
     texts = zip(MODES, (right, threads, threads if ray is None else ray), strict=True)
     return {mode: Kind(sort, where, plant, "step", tuple(text.split("; ")), series) for mode, text in texts if text}
@@ -181,8 +184,8 @@ def write(results):
     return _TEXT.format(
         kinds=len(_ROWS),
         series=page._wrap(
-            f"Seeds: {seeds}; load of the machine when a run began: {page._describe_load(results) or 'not measured'}. Seeds 1 to 3 are for development, "
-            f"and in no table: {sum(judgement.named for judgement in early)} of {len(early)} are named rightly in what was run of them."
+            f"Seeds: {seeds}; load of the machine when a run began: {page._describe_load(results) or 'not measured'}. "
+            f"Seeds 1 to 3 are for development, and in no table: {sum(judgement.named for judgement in early)} of {len(early)} are named rightly in what was run of them."
         ),
         totals=page._table(
             ["loop", "planted", "found", "named rightly", "healthy steps", "false verdicts"],
@@ -201,7 +204,7 @@ def write(results):
             [_count(name, judged) for name in _ROWS if any(name == judgement.kind for _, judgement in judged)],
         ),
         missed="\n".join(
-            f"{page._describe_miss(judgement)} ({mode})" + (WHY.get(judgement.kind, "") if mode != "asyncio" else "")
+            f"{page._describe_miss(judgement)} ({mode}) {WHY.get(judgement.kind, '')}".rstrip()
             for mode, judgement in missed
         )
         or "Nothing.",
@@ -266,16 +269,21 @@ def main():
 
 
 WHY = {
-    "no free thread": " The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits.",
+    "no free thread": "The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits.",
+    "child that never ends": "The report names a call that waits for the blocked event loop, and the line of the code that blocks it.",
+    "killed worker": "The program ends at once: the report has its exception (that of the pipe), and not the death.",
+    "killed actor": "The program ends at once: the report has its exception (`ActorDiedError`), and not the death.",
+    "collections of garbage in the rollouts": "Collections that take less than 0.2 s each are not seen; the line that collects is.",
+    "stopped worker": "A process that is stopped within a second after it had had nothing to do for two is not looked at yet: it is named as late.",
 }
-"""Why a kind is not named in threads and actors, where it is known."""
+"""Why a kind is not named, where it is known."""
 _TEXT = """## Own loops
 
-Faults in a [loop of one's own](../how-to/own-loop.md) (`tests/end_to_end/faults/own_program.py`): 8 trajectories a step, as tasks of an event loop, in
-threads, or in two actors of Ray, and an update on two workers, which are processes without a context of the step, or actors. {kinds} kinds were
-written down with what names them before they were planted. A slow one lasts 0.8 to 3 s, one that hangs 20 s. Of each seed and loop three
-runs plant every slow kind once, and two more in each of two steps; two kinds that hang and three that end the run have a run of their own. A verdict on the
-code of a trajectory counts only with the line that waited.
+Faults in a [loop of one's own](../how-to/own-loop.md), `tests/end_to_end/faults/own_program.py`: 8 trajectories a step, as tasks of an event loop,
+in threads, or in two actors of Ray, and an update on two workers, which are processes without a context of the step, or actors. {kinds} kinds were
+written down with what names them before they were planted. A slow one lasts 0.8 to 3 s, one that hangs 20 s. Of each seed and loop three runs plant
+every slow kind once, and have two steps more with two faults each; two kinds that hang and three that end the run have runs of their own. A verdict
+on the code of a trajectory counts only with the line that waited, except in tasks of an event loop.
 `python -m tests.end_to_end.faults.own_loops OUT --seed N --page` runs a seed, and writes this part.
 
 {series}

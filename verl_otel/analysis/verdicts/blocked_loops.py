@@ -104,6 +104,10 @@ class _Intervals(msgspec.Struct):
     def __bool__(self) -> bool:
         return bool(self._sorted)
 
+    def begins_before(self, other: _Intervals) -> bool:
+        """Return whether the last interval begins before the last end of others. Neither is empty."""
+        return self._sorted[-1].start_ns < other._latest_ns[-1]
+
     def find(self, begin_ns: int, end_ns: int) -> Iterator[Blocking]:
         """Yield the intervals that may overlap two times."""
         for place in range(bisect_right(self._latest_ns, begin_ns), len(self._sorted)):
@@ -164,8 +168,14 @@ class BlockedLoops(msgspec.Struct):
 
     def find(self, instance: str, begin_ns: int, end_ns: int) -> Iterator[Blocking]:
         """Yield the intervals of a process within two times, disjoint and in the order of time."""
-        tables = (self._spans, self._stalls, self._pauses)
-        return _cut([known for table in tables if (known := table.get(instance))], begin_ns, end_ns)
+        return _cut(self._get_blocked(instance), begin_ns, end_ns)
+
+    def _get_blocked(self, instance: str) -> list[_Intervals]:
+        """Return what is known of a process. One that has recorded an end after a stall began knows better when that was."""
+        spans, stalls = self._spans.get(instance), self._stalls.get(instance)
+        if spans and stalls and stalls.begins_before(spans):
+            stalls = None
+        return [known for known in (spans, stalls, self._pauses.get(instance)) if known]
 
     def find_pauses(self, begin_ns: int, end_ns: int) -> dict[str, list[Blocking]]:
         """Return the intervals in which processes were paused within two times, by process, also the short ones without a CPU."""
@@ -206,10 +216,9 @@ class BlockedLoops(msgspec.Struct):
         kind = _SUBMISSION if segment.kind == "phase" and segment.name == _SUBMISSION else segment.kind
         names = list(self._servers.get(_SERVERS.get(kind, ""), ()))
         names += [starter] if kind == "start" and starter else []
-        tables = (self._spans, self._stalls, self._pauses)
-        known = [table[name] for name in names for table in tables if name in table]
-        own = tables if kind in _WAITING else (self._pauses,)
-        known += [table[segment.instance] for table in own if segment.instance in table]
+        own = segment.instance
+        known = [intervals for name in names for intervals in self._get_blocked(name)]
+        known += self._get_blocked(own) if kind in _WAITING else [self._pauses[own]] if own in self._pauses else []
         known += [] if segment.trace_id or segment.kind in _IDLE else [starved]
         return _cut(known, segment.start_ns, segment.end_ns)
 
