@@ -50,7 +50,7 @@ function verdict(run, hrefOf) {
     const before = findings.slice(0, place);
     const hasAdvice = !before.some((other) => other.next === line.next);
     const isSame = line.index !== null && before.some((other) => other.index === line.index); // its step stands above
-    return verdictRow(line, place, [isSame ? null : line.longer, "longer"], { link, hasAdvice });
+    return verdictRow(line, place, [isSame ? null : line.longer, "longer than usual"], { link, hasAdvice });
   });
 }
 
@@ -130,10 +130,7 @@ export function trajectoryColumns(hrefOf) {
     ...[["llm", "LLM"], ["tool", "Tools"], ["reward", "Reward"], ["wait", "Waiting"]].map(([kind, title]) =>
       figures(title, (row) => spent(row, kind), seconds)),
     figures("Chat turns", (row) => row.turns, count),
-    {
-      title: "Tokens in + out", number: true, value: (row) => row.prompt_tokens + row.response_tokens,
-      text: tokensOf,
-    },
+    { title: "Tokens in + out", number: true, value: (row) => row.prompt_tokens + row.response_tokens, text: tokensOf },
     numbers("Score", (row) => row.score, number),
     { title: "Outcome", text: outcome },
   ];
