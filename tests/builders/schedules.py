@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from tests.builders import forests as f
 from verl_otel.analysis.bounded_steps import RecentSteps
+from verl_otel.analysis.traces.tree import Node
 
 GEN = 2
 """Nanoseconds from the start of a planned step to that of its rollouts."""
@@ -56,7 +57,7 @@ def record(steps, *, train=10, between=4, shuffle=lambda members: members, limit
         ]  # fmt: skip
         end = max([begin + GEN, *(member.end_ns for member in members)])
         phases = [f.phase("gen", begin + GEN, end, f.consume(end, *members)), f.phase("update_actor", end, end + train)]
-        root = root._replace(span=root.span._replace(end_ns=end + train), children=phases)
+        root = Node(root.span._replace(end_ns=end + train), root.instance, root.process, phases)
         next_ns = end + train + between
         attempt = 2 if resumed_at is not None and number >= resumed_at else 1
         step = f.tell(root, members)._replace(next_ns=next_ns, attempt=attempt)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import msgspec
+
 from verl_otel.model import SpanRecord
 from verl_otel.semconv.spans import CLIENT
 
@@ -23,8 +25,8 @@ MAX_UNFINISHED: Final = 500_000
 """Maximum number of spans of incomplete traces, about a gigabyte. The oldest traces are released first."""
 
 
-class Node(NamedTuple):
-    """One span in its trace; times are on the trainer's clock."""
+class Node(msgspec.Struct, array_like=True):
+    """One span in its trace; times are on the trainer's clock. A struct, because it is read and made faster than a tuple."""
 
     span: SpanRecord
     instance: str
@@ -56,7 +58,6 @@ Written = tuple[SpanRecord, int]
 Ahead = Callable[[int, int], int]
 """Offset of the clock of a process (by its index) from the trainer's at a time, in nanoseconds."""
 _start: Final = attrgetter("span.start_ns", "span.span_id")
-_new: Final = tuple.__new__
 
 
 def assemble(
@@ -78,7 +79,7 @@ def assemble(
         kept = span if offset_of is None else _shift(span, offset_of(process, span.start_ns))
         if kept.end_ns < kept.start_ns:
             kept = kept._replace(end_ns=kept.start_ns)
-        nodes.setdefault(kept.span_id, _new(Node, (kept, instances[process], process, [])))
+        nodes.setdefault(kept.span_id, Node(kept, instances[process], process, []))
     roots: list[Node] = []
     calls: list[Node] = []
     for node in nodes.values():
