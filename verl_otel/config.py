@@ -257,7 +257,7 @@ SETTINGS: Final = (
         "it is two seconds at least."),
     Setting("metric_interval", "OTEL_METRIC_EXPORT_INTERVAL", parse_milliseconds, "10000",
         "Milliseconds between two collections of observable metrics, and between two exports of unchanged series. In a process in which nothing "
-        "happens and that writes files only it is a minute at least."),
+        "happens and that writes files only it is six times as long."),
     Setting("exit_timeout", "VERL_OTEL_EXIT_TIMEOUT", make_number_parser(0, 300), "5",
         "Seconds that the exit of a process may wait for all exporters together."),
     Setting("memory_mib", "VERL_OTEL_MEMORY_MIB", make_integer_parser(1, 65536), "64",

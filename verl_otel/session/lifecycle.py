@@ -41,7 +41,9 @@ REST_INTERVALS: Final = 5
 MAX_REST_SECONDS: Final = 5.0
 """The same in seconds, at most: what is open must not be written later than guaranteed, whatever the interval is."""
 IDLE_SECONDS: Final = 60.0
-"""Seconds from one drain to the next while no span is open either, and between two values of its own metrics in a file."""
+"""Seconds from one drain to the next while no span is open either."""
+IDLE_INTERVALS: Final = 6
+"""Metric intervals from one collection of observable metrics to the next while nothing happens: files have one value a minute of most."""
 QUIET_SECONDS: Final = 10.0
 """Seconds without a drain after which the turns of the drain thread are `QUIET_TURN_SECONDS` apart: most of what an idle process takes are its wake-ups."""
 QUIET_TURN_SECONDS: Final = 2.0
@@ -359,9 +361,10 @@ class Session:
         """
         log_lines.write_waiting()
         now = time.monotonic()
-        due = self.opened and now - self._observed_at >= self.config.metric_interval
-        waits = woken or (due and self._observes_often) or own_loop.has_received()
-        if not waits and self._may_rest(now):
+        rests = not (woken or own_loop.has_received()) and self._may_rest(now)
+        interval = self._idle_interval if rests else self.config.metric_interval
+        due = self.opened and now - self._observed_at >= interval
+        if rests and not due:
             self._trajectories.exchange(self.config.run_id)
             self.outputs.for_each("rest", lambda exporter: exporter.rest())
             return
@@ -445,15 +448,14 @@ class Session:
             RECORDER.writes_files = run_manifest.can_write(self.config.run_path)
         self.outputs.open()
         if self.config.hardware and self.config.exporters and not self._stopping:
-            interval = self.config.metric_interval
-            longest = interval if self._observes_often else max(interval, IDLE_SECONDS)
-            self._hardware = collectors.Reader(self.config, longest)
+            self._hardware = collectors.Reader(self.config, self._idle_interval)
 
     @property
-    def _observes_often(self) -> bool:
-        """Whether observable metrics are due at each metric interval also while nothing happens. Files have one value a minute of most."""
+    def _idle_interval(self) -> float:
+        """Seconds between two collections of observable metrics while nothing happens. Other exporters, and instruments of the user, are not kept waiting."""
         user = self.outputs.user
-        return self.config.exporters != ("file",) or (user is not None and user.metrics.has_reported)
+        is_often = self.config.exporters != ("file",) or (user is not None and user.metrics.has_reported)
+        return self.config.metric_interval * (1 if is_often else IDLE_INTERVALS)
 
     # -- overhead -----------------------------------------------------------------------------------------------------
 
