@@ -411,15 +411,18 @@ class Session:
             if self.opened:
                 self._dispatch(batch)
             if self.opened and observe:
-                if was_opened:
-                    hardware = () if self._hardware is None else self._hardware.take()
-                    self._dispatch(collection.collect_observed(batch, collectors.list_metrics(), hardware))
-                    self._observed_at = time.monotonic()
-                if self.outputs.user is not None:
-                    self.outputs.user.collect()
+                self._observe(batch, was_opened=was_opened)
             self.outputs.put_user_metrics()
         finally:
             self._collect_lock.release()
+
+    def _observe(self, batch: Batch, *, was_opened: bool) -> None:
+        if was_opened:
+            hardware = () if self._hardware is None else self._hardware.take()
+            self._dispatch(collection.collect_observed(batch, collectors.list_metrics(), hardware))
+            self._observed_at = time.monotonic()
+        if self.outputs.user is not None:
+            self.outputs.user.collect()
 
     def _dispatch(self, batch: Batch) -> None:
         self._schedule.note_batch(batch)

@@ -162,12 +162,7 @@ class ProcessTable:
         """Read changed reports, and update the states."""
         now = time.monotonic()
         if self._has_changed():
-            self._paths = process_reports.list_paths(self._folder)
-            for path in self._paths:
-                if self._foreign.get(path, 0.0) <= now:
-                    self._read(path, process_reports.name_of(path))
-            if len(self._foreign) > len(self._paths):
-                self._foreign = {path: self._foreign[path] for path in self._paths if path in self._foreign}
+            self._read_reports(now)
         present = set(map(process_reports.name_of, self._paths))
         self._find_helpers(now)
         reported = {status.report.process for status in self.statuses.values() if not status.report.is_helper}
@@ -181,16 +176,25 @@ class ProcessTable:
             self._check(status)
             if status.state == DIED and status.report.is_child:
                 self._remove_child(status.report)
-        # Without open work nothing hangs. The raylet always has a little to do.
-        works = any(status.open_count for status in self.statuses.values())
-        pids = [
-            status.report.process.pid for status in self.statuses.values() if works and status.report.role != RAYLET
-        ]
-        self._stillness.sample(pids, time.monotonic())
+        self._sample_activity()
         if time.monotonic() >= self._memory_at:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for status in self.statuses.values():
                 self._sample_memory(status)
+
+    def _read_reports(self, now: float) -> None:
+        self._paths = process_reports.list_paths(self._folder)
+        for path in self._paths:
+            if self._foreign.get(path, 0.0) <= now:
+                self._read(path, process_reports.name_of(path))
+        if len(self._foreign) > len(self._paths):
+            self._foreign = {path: self._foreign[path] for path in self._paths if path in self._foreign}
+
+    def _sample_activity(self) -> None:
+        """Note the activity of all processes while any has open work: without, nothing hangs. The raylet always has a little to do."""
+        works = any(status.open_count for status in self.statuses.values())
+        watched = [status.report for status in self.statuses.values() if works and status.report.role != RAYLET]
+        self._stillness.sample([report.process.pid for report in watched], time.monotonic())
 
     def _has_changed(self) -> bool:
         """Return whether a report may have been added, replaced or removed: each changes the time of the folder. Two looks in the same tick see one time."""
