@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-import msgspec
-
 from verl_otel.model import SpanRecord
 from verl_otel.semconv.spans import CLIENT
 
@@ -25,8 +23,9 @@ MAX_UNFINISHED: Final = 500_000
 """Maximum number of spans of incomplete traces, about a gigabyte. The oldest traces are released first."""
 
 
-class Node(msgspec.Struct, array_like=True):
-    """One span in its trace; times are on the trainer's clock. A struct, because it is read and made faster than a tuple."""
+@dataclass(slots=True)
+class Node:
+    """One span in its trace; times are on the trainer's clock. Its fields are slots, which are read faster than those of a tuple."""
 
     span: SpanRecord
     instance: str
