@@ -289,3 +289,42 @@ def test_the_status_of_the_run_has_the_planned_steps(timer, tmp_path):
         verl_otel.shutdown()
     (training,) = run_status.read(json.loads((tmp_path / "r1" / "run.json").read_text())).trainings
     assert (training.steps, training.step, training.total_steps) == (2, 2, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "lines"),
+    [
+        ("generation_task", KeyError("SECRET"), 1),
+        ("generation_task", None, 0),
+        ("generation_task", asyncio.CancelledError(), 0),
+        ("sample", KeyError("of one sample, with which verl ends the rollouts"), 0),
+    ],
+)
+def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(monkeypatch, tmp_path, caplog, name, error, lines):
+    """With an exception of its rollouts verl's fully asynchronous training ends with exit code 0, before its last step."""
+    module = ModuleType("detach_utils")
+
+    def task_exception_handler(task):
+        with contextlib.suppress(KeyError, asyncio.CancelledError):
+            task.result()
+
+    module.task_exception_handler = task_exception_handler
+    hooks.install(trainer.HOOKS, module, "task_exception_handler")
+
+    async def roll_out():
+        if error is not None:
+            raise error
+
+    async def main():
+        task = asyncio.create_task(roll_out(), name=name)
+        task.add_done_callback(module.task_exception_handler)
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+
+    session = SimpleNamespace(config=SimpleNamespace(run_path=tmp_path))
+    monkeypatch.setattr(trainer, "current_session", lambda: session)
+    asyncio.run(main())
+    events = [json.loads(line) for path in tmp_path.rglob("events.jsonl") for line in path.read_text().splitlines()]
+    assert [event["kind"] for event in events] == ["crash"] * lines
+    assert all("the rollouts ended by KeyError" in event["text"] and "SECRET" not in event["text"] for event in events)
+    assert caplog.text.count("CRASH") == lines

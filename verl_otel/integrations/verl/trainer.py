@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import sys
 import time
 import weakref
 from types import FrameType
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal import error_boundary, log_lines, process_state
 from verl_otel.integrations.patch import PATCHED, Hook, argument, in_span
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, guards, lineage
@@ -27,14 +28,15 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite, phase_site
-from verl_otel.recording.decorate import Steps, Wrapping, surround
+from verl_otel.recording.decorate import Steps, Wrapping, surround, surround_shortly
 from verl_otel.recording.series import counter
 from verl_otel.recording.span import Span, clock, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.session import current_session, run_status
+from verl_otel.session import alerts, current_session, run_status
 
+_logger = logging.getLogger("verl_otel")
 _STEP: Final = CallSite("step", hook=True)
 MAX_FRAMES: Final = 16
 """How many callers of a timer may lie between it and its trainer."""
@@ -361,6 +363,19 @@ _OVERRIDDEN: Final[dict[str, Wrapping]] = {"fit": _FIT, "_validate": _VALIDATE, 
 """Methods that trainers of other projects override, and what wraps them."""
 _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
+
+
+def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any, _error: Any) -> None:
+    """Record that the rollouts have ended by an exception: verl raises it nowhere, trains on what is there, and ends with exit code 0."""
+    (task,) = args
+    error = None if task.cancelled() or task.get_name() != "generation_task" else task.exception()
+    session = current_session()
+    if error is not None and session is not None:
+        reason = f"the rollouts ended by {type(error).__name__}; verl trains on what they left, and ends as if it had finished"
+        log_lines.warn(_logger, "verl-otel: CRASH: %s", reason)
+        alerts.append_event(session.config, "crash", reason, {"error": type(error).__name__})
+
+
 HOOKS: Final = (
     _v1("__init__", _REMEMBER, _SUBCLASSES),
     _v1("fit", _FIT, "no step numbers, no lineage"),
@@ -389,6 +404,13 @@ HOOKS: Final = (
         _FIT,
         "how the run ended, and its last second (one-step-off trainer)",
         since="verl 0.8",
+    ),
+    Hook.wrapping(
+        "verl.experimental.fully_async_policy.detach_utils",
+        "task_exception_handler",
+        surround_shortly("rollouts", _note_end_of_rollouts),
+        "that the rollouts ended by an exception (fully asynchronous trainer)",
+        since="verl 0.9",
     ),
 )
 
