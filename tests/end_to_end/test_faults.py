@@ -44,6 +44,9 @@ def test_no_cpu_is_right_where_other_programs_take_it():
     known["steps"]["8"] = {"seconds": 3.0, "verdicts": [no_cpu], "others": 0.7}
     known["steps"]["9"] = {"seconds": 3.0, "verdicts": [no_cpu, RIGHT], "others": 0.2}
     assert judging.find_false(known) == (2, [(9, no_cpu), (9, RIGHT)], 1)
+    for others, named in ((0.7, True), (0.2, False)):
+        known["steps"]["6"] = {"seconds": 3.0, "verdicts": [no_cpu, RIGHT], "others": others}
+        assert [judgement.named for judgement in judging.judge(known)] == [named]
 
 
 IN_ROLLOUTS = {"tool", "reward", "agent", "llm", "rewardloop", "block", "server", "hold", "weights", "sync", "score"}

@@ -124,13 +124,27 @@ def count_verdicts(results):
         first = [
             (verdict, right)
             for step, right in planted.items()
-            for verdict in result["steps"].get(str(step), {}).get("verdicts", [])[:1]
+            for verdict in find_first(result, step, right)
         ]
         for verdict, right in [*first, *((verdict, ()) for _, verdict in find_false(result)[1])]:
             count = counts.setdefault(verdict[0], [0, 0])
             count[0] += any(_fits(verdict, each) for each in right)
             count[1] += 1
     return counts
+
+
+def find_first(result, step, right):
+    """Return the first verdict on a step, if there is one: what is named.
+
+    That a process had no CPU is passed over where other programs took most of the CPUs in that step: it is right, too.
+    """
+    known = result["steps"].get(str(step), {})
+    counted = [
+        verdict
+        for verdict in known.get("verdicts", [])
+        if verdict[2] != NO_CPU or known.get("others", 0.0) < BUSY or any(_fits(verdict, each) for each in right)
+    ]
+    return counted[:1]
 
 
 def _is_together(result, fault):
@@ -140,7 +154,7 @@ def _is_together(result, fault):
 def _judge_step(kind, result, fault, reached):
     step = find_felt(result, fault, reached)
     verdicts = result["steps"].get(str(step), {}).get("verdicts", [])
-    counted = verdicts if _is_together(result, fault) else verdicts[:1]
+    counted = verdicts if _is_together(result, fault) else find_first(result, step, kind.right)
     named = any(_fits(verdict, right) for verdict in counted for right in kind.right)
     return {
         "found": bool(verdicts),

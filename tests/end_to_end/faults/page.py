@@ -99,6 +99,7 @@ def write(results):
         tried=len({name for _, name in tried}),
         held=sum(kind.held_out for kind in KINDS.values()),
         felt=f"{FELT:.0%}",
+        busy=f"{BUSY:.0%}",
         totals=_table(
             ["mode", "", "planted", "not felt", "found", "named rightly", "named rightly, of the held-out kinds"],
             [row for mode in dict(tried) for row in _total(mode, by_kind, unfelt)],
@@ -311,9 +312,8 @@ How many planted faults verl-otel finds and names, counted in real trainings. Th
 
 Each training is real verl (GRPO, a tool agent, two ranks) on a CPU with two cores: v1 `sync`, with a replica on each rank, v1 `separate_async` or
 `fully_async`, with a replica of its own. A seed and a mode decide which kinds are planted in which steps, and for how long: 1.5 to 4 s, or 25 s
-for those that hang. {kinds} kinds were written down before
-detectors were made for them, {tried} of them were planted alone in a step; {held} are held out: they are only counted, and no detector was changed
-because of one.
+for those that hang. {kinds} kinds were written down before detectors were made for them, {tried} of them were planted alone in a step; {held} are
+held out: they are only counted, and no detector was changed because of one.
 
 {series}
 
@@ -324,7 +324,8 @@ because of one.
   share. Steps that end with a validation or a checkpoint are compared with each other.
 * **found**: there is a verdict on the step, or an event at that time.
 * **named rightly**: the first verdict on the step, or an event, has the kind and the cause that were written down for it in that mode. With two
-  faults in one step any of its verdicts counts. The step is that of the plan; in asynchronous modes it is the longest during the fault.
+  faults in one step any of its verdicts counts. The step is that of the plan; in asynchronous modes it is the longest during the fault. That a
+  process had no CPU is passed over where other programs took at least {busy} of the CPUs in that step: it is right, too.
 * Shares are given with their 95 % interval (Wilson).
 
 ## In short
@@ -361,9 +362,10 @@ are wrong. `verl-otel explain --json` has these counts beside each verdict.
 {missed}
 
 {own_loops}
+
 ## What was not planted
 
-Other modes; in asynchronous ones two faults in one step; prompts that are loaded again, or that no process works on any more; a clock that jumps, which a container cannot
-set; rewards that are not numbers, which end the training of a model as small as this one; several nodes; GPUs. The first checkpoint of a training is
-not made slow: it makes its folders, and is not compared with later ones.
+Other modes; in asynchronous ones two faults in one step; prompts that are loaded again, or that no process works on any more; a clock that jumps,
+which a container cannot set; rewards that are not numbers, which end the training of a model as small as this one; several nodes; GPUs. The first
+checkpoint of a training is not made slow: it makes its folders, and is not compared with later ones.
 """
