@@ -203,6 +203,21 @@ def test_a_broken_pool_is_recorded_with_the_death_that_broke_it(recorded):
     assert re.fullmatch(r"process \d+ was killed by SIGKILL", span.attributes["verl.error.child"])
 
 
+@pytest.mark.full
+def test_a_broken_pipe_is_recorded_with_the_death_that_broke_it(recorded):
+    """A worker that was killed: its parent reads the end of the pipe to it, and no more."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    worker = context.Process(target=signal.raise_signal, args=(signal.SIGKILL,))
+    worker.start()
+    theirs.close()
+    with pytest.raises(EOFError), verl_otel.step(1):
+        ours.recv()
+    worker.join()
+    (span,) = recorded.spans
+    assert span.attributes["verl.error.child"] == f"process {worker.pid} was killed by SIGKILL"
+
+
 def test_an_exception_marks_every_span_that_it_leaves(recorded):
     """Each span that an exception passes on its way is marked, and none around the place where it is caught."""
     with verl_otel.step(1), pytest.raises(ValueError), verl_otel.phase("gen"), verl_otel.turn():

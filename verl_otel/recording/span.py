@@ -467,7 +467,7 @@ class Span:
         self.set_attribute(attr.ERROR_TYPE, name)
         if line := own_code.find_raised(error):
             self.set_attribute(attr.ERROR_LINE, line)
-        if name.endswith(dead_children.BROKEN_POOL) and (dead := dead_children.describe()):
+        if dead := dead_children.describe(error):
             self.set_attribute(attr.ERROR_CHILD, dead)
         self.record_exception(error)
         if RECORDER.capture_content:

@@ -271,7 +271,7 @@ def main():
 WHY = {
     "no free thread": "The threads of a pool of one's own, and those of an actor, are not known: the phase is named, with the line that waits.",
     "child that never ends": "The report names a call that waits for the blocked event loop, and the line of the code that blocks it.",
-    "killed worker": "The program ends at once: the report has its exception (that of the pipe), and not the death.",
+    "killed worker": "The program ends at once: there is no event; the report names the death beside the exception of the pipe.",
     "killed actor": "The program ends at once: the report has its exception (`ActorDiedError`), and not the death.",
     "collections of garbage in the rollouts": "Collections that take less than 0.2 s each are not seen; the line that collects is.",
     "stopped worker": "A process that is stopped within a second after it had had nothing to do for two is not looked at yet: it is named as late.",
