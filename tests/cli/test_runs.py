@@ -151,6 +151,23 @@ def test_a_run_that_was_ended_by_a_death_has_crashed(call, listing, story):
     assert listing()["r1"]["state"] == "ended"
 
 
+def test_a_training_whose_rollouts_ended_by_an_exception_has_not_finished(listing, story):
+    """Its trainer has: it trained on what was left. Another crash, after which a training may go on, does not count, nor one of an earlier attempt."""
+    stories.step(story.process(), 1, 0, 10)
+    folder, attempt = story.write(), {"started": stories.T0, "ended": stories.T0 + 12}
+    for detail, attempts, state in (
+        ({"rollouts_ended_by": "ActorDiedError"}, [attempt], "crashed"),
+        ({}, [attempt], "finished"),
+        ({"rollouts_ended_by": "ActorDiedError"}, [attempt, {"started": stories.T0 + 20}], "finished"),
+    ):
+        crash = {"kind": "crash", "time_ns": stories.at(9), "text": "the rollouts ended", "detail": detail}
+        (folder / "events.jsonl").write_text(json.dumps(crash) + "\n")
+        story.manifest(attempts=attempts)
+        end = {"state": "finished", "time": stories.T0 + 12, "steps": 1, "step": 1, "attempt": len(attempts)}
+        story.status(end)
+        assert listing()["r1"]["state"] == state
+
+
 def test_the_newest_run_is_the_one_that_was_started_last(call, runs):
     """Whenever its files were written, as copies are; a resumed run counts from its newest attempt."""
     for name, starts, age in (("a", [30], 5), ("b", [10, 40], 9), ("c", [20], 1)):

@@ -119,7 +119,7 @@ def test_the_page_counts_what_was_run():
     text = page.write([result(verdicts=[RIGHT]), result("slow reward")])
     assert "| sync | slow tracker | network | tracker |  | 1 | 0 | 1 | 1 |  |" in text
     assert "| sync | slow reward | slow | reward |  | 1 | 0 | 0 | 0 |  |" in text
-    assert "| slow tool |" not in text
+    assert "| slow tool |" not in text.partition("## Own loops")[0]
     assert "Not planted alone in these trainings of `sync`: slow tool, " in text
     assert "| all | 2 | 0 (0%; 0% to 66%) | 0 |  |" in text
     assert "* `sync`, slow reward of 2.0 s: reported: *nothing*." in text

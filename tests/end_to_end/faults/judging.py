@@ -121,11 +121,7 @@ def count_verdicts(results):
         for fault, reached in zip(result["faults"], result["reached"], strict=True):
             if reached is not None and kinds[fault["kind"]].series == SLOW:
                 planted.setdefault(find_felt(result, fault, reached), []).extend(kinds[fault["kind"]].right)
-        first = [
-            (verdict, right)
-            for step, right in planted.items()
-            for verdict in find_first(result, step, right)
-        ]
+        first = [(verdict, right) for step, right in planted.items() for verdict in find_first(result, step, right)]
         for verdict, right in [*first, *((verdict, ()) for _, verdict in find_false(result)[1])]:
             count = counts.setdefault(verdict[0], [0, 0])
             count[0] += any(_fits(verdict, each) for each in right)

@@ -204,7 +204,7 @@ def write(results):
             [_count(name, judged) for name in _ROWS if any(name == judgement.kind for _, judgement in judged)],
         ),
         missed="\n".join(
-            f"{page._describe_miss(judgement)} ({mode}) {WHY.get(judgement.kind, '')}".rstrip()
+            f"{page._describe_miss(mode, judgement)} {WHY.get(judgement.kind, '')}".rstrip()
             for mode, judgement in missed
         )
         or "Nothing.",

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from verl_otel._internal import safe_files
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Event
-from verl_otel.semconv.run_state import CRASHED, ENDED, NO_END, WORDS, RunState
+from verl_otel.semconv.run_state import CRASHED, ENDED, NO_END, ROLLOUTS_ENDED_BY, WORDS, RunState
 
 MAX_NUMBER: Final = 10**15
 MAX_SECONDS: Final = 1e10
@@ -122,6 +122,8 @@ def find_state(
         word = newest.state if newest.attempt == 0 or newest.attempt >= len(attempts) else NO_END
     else:
         word = next((word for state, word in WORDS.items() if state == recorded), NO_END)
+    if word == RunState.FINISHED.word and attempts and _has_lost_rollouts(attempts[-1], run_events):
+        return CRASHED
     if word not in (NO_END, RunState.RUNNING.word):
         return word
     if attempts and "ended" in attempts[-1]:
@@ -129,9 +131,18 @@ def find_state(
     return RunState.RUNNING.word if is_active() else NO_END
 
 
+def _has_lost_rollouts(attempt: Mapping[str, Any], run_events: Iterable[Event]) -> bool:
+    """Return whether the rollouts of an attempt ended by an exception that its trainer does not know of."""
+    return any(ROLLOUTS_ENDED_BY in event.detail for event in _list_crashes(attempt, run_events))
+
+
 def _name_end(attempt: Mapping[str, Any], run_events: Iterable[Event]) -> str:
     """Return the state of a run whose driver has ended and whose trainer recorded no end."""
+    return CRASHED if any(_list_crashes(attempt, run_events)) else ENDED
+
+
+def _list_crashes(attempt: Mapping[str, Any], run_events: Iterable[Event]) -> Iterator[Event]:
+    """Yield the crashes since the start of an attempt."""
     started = attempt.get("started")
     begin_ns = started * 1e9 if isinstance(started, (int, float)) else 0.0
-    has_crash = any(event.kind == "crash" and event.time_ns >= begin_ns for event in run_events)
-    return CRASHED if has_crash else ENDED
+    return (event for event in run_events if event.kind == "crash" and event.time_ns >= begin_ns)

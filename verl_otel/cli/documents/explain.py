@@ -208,7 +208,9 @@ class Step(Document):
     error_line: Annotated[
         str, about("FILE:LINE in FUNCTION of where it was raised, or its innermost span; empty: unknown")
     ]
-    dead_child: Annotated[str, about("which child process died, where that broke a pool of processes or the pipe to one; empty: unknown")]
+    dead_child: Annotated[
+        str, about("which child process died, where that broke a pool of processes or the pipe to one; empty: unknown")
+    ]
     verdicts: tuple[Verdict, ...]
     shared: Annotated[float, about("seconds that more than one of them counts as its saving")]
     together: Annotated[float, about("seconds that they cost together: `explained` and `next_late`")]

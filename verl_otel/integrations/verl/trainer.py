@@ -33,7 +33,7 @@ from verl_otel.recording.series import counter
 from verl_otel.recording.span import Span, clock, current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import metric_names
+from verl_otel.semconv import metric_names, run_state
 from verl_otel.session import alerts, current_session, run_status
 
 _logger = logging.getLogger("verl_otel")
@@ -373,7 +373,7 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
     if error is not None and session is not None:
         reason = f"the rollouts ended by {type(error).__name__}; verl trains on what they left, and ends as if it had finished"
         log_lines.warn(_logger, "verl-otel: CRASH: %s", reason)
-        alerts.append_event(session.config, "crash", reason, {"error": type(error).__name__})
+        alerts.append_event(session.config, "crash", reason, {run_state.ROLLOUTS_ENDED_BY: type(error).__name__})
 
 
 HOOKS: Final = (
@@ -410,7 +410,7 @@ HOOKS: Final = (
         "task_exception_handler",
         surround_shortly("rollouts", _note_end_of_rollouts),
         "that the rollouts ended by an exception (fully asynchronous trainer)",
-        since="verl 0.9",
+        since="verl 0.8",
     ),
 )
 
