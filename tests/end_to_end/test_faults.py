@@ -56,7 +56,7 @@ REACHED = {
     "separate_async": {*IN_ROLLOUTS, *IN_UPDATES, "item", "submit", "get", "put", "clear"},
     "fully_async": {*IN_ROLLOUTS, *IN_UPDATES},
 }
-"""Places of `cpu_plant` that a training in a mode goes through, as its log said."""
+"""Places of `cpu_plant` that a training in a mode goes through, by its log."""
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -190,6 +190,21 @@ def test_the_end_of_a_session_closes_everything(session, wait_for):
     wait_for(lambda: names(again.state) == HERE | NODE)
 
 
+def test_an_exit_at_which_no_thread_can_be_started_is_silent(session, monkeypatch, wait_for, caplog):
+    """As at the exit of Python 3.12.1: hardware was read until then, and nothing is missing."""
+    begun = session()
+    wait_for(lambda: names(begun.state) == HERE | NODE)
+    wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "verl-otel-hardware"])
+    with monkeypatch.context() as patched:
+        patched.setattr(collectors.threading.Thread, "start", raise_no_thread)
+        verl_otel.shutdown()
+    assert "hardware" not in caplog.text
+
+
+def raise_no_thread(_):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
 def test_a_source_that_is_added_to_a_session_is_read(session, wait_for):
     """The plug-in starts the session before the integrations add their sources."""
     begun = session()

@@ -229,7 +229,7 @@ def hold_separate(module):
 
 
 def fix_rollouter(module):
-    """Mend a race of verl 0.9.1: the rollouter that is woken may see the old count of samples, and stand until its monitor looks, for up to 10 s."""
+    """Work around a race of verl 0.9.1: a rollouter that is woken may read the old count of samples, and wait for its monitor, up to 10 s."""
     rollouter = module.FullyAsyncRollouter.__ray_metadata__.modified_class
     original = rollouter.reset_staleness
 

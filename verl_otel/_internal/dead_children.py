@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which child of `multiprocessing` died when a pool of processes or a pipe to one broke: neither the exception nor a pool that hangs says it."""
+"""Which child of `multiprocessing` died when a pool of processes or a pipe broke: the exception does not name it."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
 BROKEN_POOL = "BrokenProcessPool"
 """Class of the exception."""
 PIPES = "multiprocessing.connection"
-"""Module of the pipes between processes, in which a call raises what it is if the process at the other end has died."""
+"""Module of the pipes between processes. What it raises may mean that the process at the other end has died."""
 END_SECONDS = 0.02
-"""The pipe of a process that dies is closed before its parent can read how it ended: of 200 deaths 60 were not known at once, all within this time."""
+"""A process that dies closes its pipe before its parent can read how it ended: of 200 deaths 60 were not known at once,
+all within this time."""
 
 
 def describe(error: BaseException) -> str:
-    """Return which children of this process died by themselves, in words; empty where that is not known, or the error is no sign of it.
+    """Return which children of this process died by themselves, in words; empty if unknown, or after other errors.
 
     A broken pool ends its other processes by SIGTERM: those are not what broke it.
 
@@ -56,10 +58,8 @@ class PoolWorkers:
 
 def _find_module(error: BaseException) -> str:
     """Return the module whose code raised an error; empty: unknown."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")) if frames else ""
 
 
 def _find_ends() -> Iterator[tuple[int, int]]:

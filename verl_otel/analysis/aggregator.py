@@ -111,7 +111,7 @@ class Aggregator(msgspec.Struct, dict=True):
     _has_own_steps: bool = False
     """Whether steps of an own loop were added."""
     _workers: list[Node] = []
-    """The newest methods of workers that began outside of every step: over a pipe or a queue no context is passed on."""
+    """The newest methods of workers that began outside of every step: a pipe or a queue passes no context on."""
     _ranks: Keyed[tuple[int, int | None], set[int]] = msgspec.field(default_factory=Keyed)
     """The ranks of a distributed loop that have recorded a step, by attempt and number."""
     _outside: Counter[str] = msgspec.field(default_factory=Counter)
@@ -309,7 +309,7 @@ class Aggregator(msgspec.Struct, dict=True):
                 self._note_outside(root)
 
     def _note_outside(self, root: Node) -> None:
-        """Keep the method of a worker that began outside of every step; count a call that began in no trajectory either."""
+        """Keep a method of a worker, and count a call, that began outside of every step and trajectory."""
         name = root.span.name
         if name.startswith(WORKER_PREFIX):
             self._workers.append(root)

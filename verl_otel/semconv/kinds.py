@@ -133,7 +133,7 @@ PHASES: Final = {
     "no phase": ("grey", "solid"),
     "other": ("grey", "dots"),
 }
-"""Hue and pattern of a phase on the page. A waterfall shows phases above kinds of work: what looks alike in both is the same."""
+"""Hue and pattern of a phase on the page. What looks like a kind of work is the same as that."""
 
 
 # -- What a verdict is about --

@@ -33,8 +33,8 @@ WORDS: Final = {
 NO_END: Final = "no end seen"
 """Of a run that recorded no end and is not running any more: it was killed, or its last files are missing."""
 CRASHED: Final = "crashed"
-"""Of a run whose trainer recorded no end, that was ended by its driver, and of which a process died. Or whose rollouts ended by an exception, after which
-verl's fully asynchronous trainer finishes."""
+"""Of a run whose trainer recorded no end, that was ended by its driver, and of which a process died; and of one whose
+rollouts ended by an exception, after which verl's fully asynchronous trainer finishes."""
 ROLLOUTS_ENDED_BY: Final = "rollouts_ended_by"
 """Key of that exception in the event of the crash."""
 ENDED: Final = "ended"

@@ -43,9 +43,10 @@ MAX_REST_SECONDS: Final = 5.0
 IDLE_SECONDS: Final = 60.0
 """Seconds from one drain to the next while no span is open either."""
 IDLE_INTERVALS: Final = 6
-"""Metric intervals from one collection of observable metrics to the next while nothing happens: files have one value a minute of most."""
+"""Metric intervals between two collections of observable metrics while nothing happens: a minute by default."""
 QUIET_SECONDS: Final = 10.0
-"""Seconds without a drain after which the turns of the drain thread are `QUIET_TURN_SECONDS` apart: most of what an idle process takes are its wake-ups."""
+"""Seconds without a drain after which the drain thread wakes up every `QUIET_TURN_SECONDS`: wake-ups are most of the cost
+of an idle process."""
 QUIET_TURN_SECONDS: Final = 2.0
 """A request for stacks is answered within three, and a heartbeat counts as missed after 2.7."""
 MAX_OPEN: Final = 64
@@ -455,7 +456,7 @@ class Session:
 
     @property
     def _idle_interval(self) -> float:
-        """Seconds between two collections of observable metrics while nothing happens. Other exporters, and instruments of the user, are not kept waiting."""
+        """Seconds between two collections of observable metrics while nothing happens: longer with files only."""
         user = self.outputs.user
         is_often = self.config.exporters != ("file",) or (user is not None and user.metrics.has_reported)
         return self.config.metric_interval * (1 if is_often else IDLE_INTERVALS)

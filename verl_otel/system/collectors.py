@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectors: objects that read hardware, such as the counters of a GPU, some in one process per node.
 
-A thread reads all of them for each collection, and ends. The drain takes the values, which have the time at which they were read, and never waits
-for a driver or the kernel. A read that hangs holds up those behind it and those of later collections; recording and exporting go on.
+A thread reads all of them for each collection, and ends. The drain takes the values, which have the time at which they
+were read, and never waits for a driver or the kernel. A read that hangs holds up those behind it and those of later
+collections; recording and exporting go on.
 
 A collector opens nothing before its first read. The metrics of a node are read by the process that holds a lock in the run's folder.
 The kernel releases the lock when its holder dies, and another process takes over from a frozen holder. Two runs on one node have one
@@ -126,12 +127,19 @@ class Reader:
     def begin(self) -> None:
         """Start to read for a collection, unless the last read is younger than a metric interval or still under way."""
         now = time.monotonic()
-        if now - self._began >= self._interval and not self._is_reading():
-            self._began = now
+        if now - self._began < self._interval or self._is_reading():
+            return
+        self._began = now
+        try:
             self._start(self._read_all)
+        except RuntimeError as error:  # as many threads as this system allows
+            self._values.clear()
+            error_boundary.warn_once("hardware thread", "verl-otel: %s: hardware metrics are missing", error)
 
     def take(self) -> list[Observed]:
-        """Return what was read last, and renew the lock. Called on the drain thread. What a read that hangs has left becomes old, and is left out.
+        """Return what was read last, and renew the lock. Called on the drain thread.
+
+        Old values are left out while a read hangs.
 
         The lock is renewed here, so that a reader that hangs in a driver keeps it: each process that took over would hang there, too.
         """
@@ -158,7 +166,8 @@ class Reader:
         """
         self._stopped = True  # a read under way closes them when it ends
         if not self._is_reading():
-            self._start(_close_all)
+            with contextlib.suppress(RuntimeError):  # at the exit of Python 3.12.0 and 3.12.1 no thread can be started
+                self._start(_close_all)
         if self._thread is not None:
             self._thread.join(min(remaining(deadline), END_SECONDS))
         self._lock.release()
@@ -173,13 +182,8 @@ class Reader:
 
     def _start(self, target: Callable[[], None]) -> None:
         thread = threading.Thread(target=target, name="verl-otel-hardware", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # as many as this system allows, or the interpreter ends
-            self._values.clear()
-            error_boundary.warn_once("hardware thread", "verl-otel: %s: hardware metrics are missing", error)
-        else:
-            self._thread = thread
+        thread.start()
+        self._thread = thread
 
     def _read_all(self) -> None:
         for collector in list(_COLLECTORS.values()):

@@ -206,7 +206,7 @@ class LoopState:
         self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + max(0.0, seconds)
 
     def check_executor(self, now: float, *, is_running: bool) -> None:
-        """Record the time in which no thread of the default executor was free, when it has ended, as it has with the loop.
+        """Record the time in which no thread of the default executor was free, when it or the loop has ended.
 
         It ended soon after calls were last seen to wait: what happened until this look may be something else.
         """

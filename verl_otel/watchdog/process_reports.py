@@ -3,8 +3,8 @@
 """The files in which each process of a run describes itself for the monitor of its node.
 
 ``process-<name>.json`` is the report: identity, durations of its work, and suspect spans. It is replaced when it changes, which is
-seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, every two while nothing happens, with the numbers of open and of ended spans. ``ended`` says
-how the run has ended.
+seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, every two while nothing happens, with the
+numbers of open and of ended spans. ``ended`` has the end of the run.
 """
 
 from __future__ import annotations

@@ -191,13 +191,16 @@ class ProcessTable:
             self._foreign = {path: self._foreign[path] for path in self._paths if path in self._foreign}
 
     def _sample_activity(self) -> None:
-        """Note the activity of all processes while any has open work: without, nothing hangs. The raylet always has a little to do."""
+        """Note the activity of all processes while any has open work. The raylet always has a little to do."""
         works = any(status.open_count for status in self.statuses.values())
         watched = [status.report for status in self.statuses.values() if works and status.report.role != RAYLET]
         self._stillness.sample([report.process.pid for report in watched], time.monotonic())
 
     def _has_changed(self) -> bool:
-        """Return whether a report may have been added, replaced or removed: each changes the time of the folder. Two looks in the same tick see one time."""
+        """Return whether a report may have been added, replaced or removed, which changes the time of the folder.
+
+        A change within the tick of the last look has the same time: a new time counts twice.
+        """
         try:
             changed = self._folder.stat().st_mtime_ns
         except OSError:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The colours of the page: they can be told from what is behind them and from each other, also by eyes that see few of them."""
+"""The colours of the page: each can be distinguished from the background and from the others, also with colour blindness."""
 
 import itertools
 import math
@@ -98,6 +98,6 @@ def test_no_two_things_look_alike():
 
 
 def test_plain_phases_have_hues_of_their_own():
-    """A phase that verl runs in each step is told from the others by its hue alone; what shares one with it is patterned."""
+    """A phase that verl runs in each step is distinguished from the others by its hue alone; what has the same hue has a pattern."""
     plain = [hue for hue, pattern in PHASES.values() if pattern == "solid"]
     assert sorted(plain) == sorted({*plain}) == sorted(set(HUES) - {"vermillion"})

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tests.end_to_end import bed_run
-from tests.end_to_end.faults.kinds import CRASHED, SAVE_EVERY, VALIDATE_EVERY
+from tests.end_to_end.faults.kinds import ASYNCHRONOUS, CRASHED, SAVE_EVERY, VALIDATE_EVERY
 from tests.recount import own_loop
 from tests.verl_cpu import cpu_train
 from verl_otel.analysis import reader
@@ -180,7 +180,7 @@ def collect(bed, training):
     return {
         "state": explained.state,
         "reached": plants,
-        "ends": find_ends(bed) if training.mode != "sync" else {},
+        "ends": find_ends(bed) if training.mode in ASYNCHRONOUS else {},
         "steps": {str(step.number): _describe(step, others) for step in explained.steps},
         "events": [_describe_event(event) for event in explained.events],
         "lines": lines[:LINES],

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, NO_CPU, SLOW, VALIDATE_EVERY, of_mode
+from tests.end_to_end.faults.kinds import ASYNCHRONOUS, CRASHED, DATA, HUNG, NO_CPU, SLOW, VALIDATE_EVERY, of_mode
 
 LATE = 60
 """Seconds after a fault within which an event counts as its own."""
@@ -54,8 +54,8 @@ def find_mode(result):
 
 
 def find_held(result, fault, reached):
-    """Return the steps that a fault may hold: of mode ``sync`` its own, else those that were running while it lasted, by their ends in the bed's log."""
-    if find_mode(result) == "sync":
+    """Return the steps that a fault may hold: its own, in asynchronous modes those that were running while it lasted, by their ends in the bed's log."""
+    if find_mode(result) not in ASYNCHRONOUS:
         return [fault["step"]]
     if reached is None:
         return []
@@ -68,7 +68,7 @@ def find_felt(result, fault, reached):
     Compared are steps that end with a validation or a checkpoint, or those that do not.
     """
     held = find_held(result, fault, reached)
-    if find_mode(result) == "sync":
+    if find_mode(result) not in ASYNCHRONOUS:
         return held[0]
     seconds = {number: end - begin for number, begin, end in _read_ends(result)}
     is_last = lambda number: number % VALIDATE_EVERY == 0  # noqa: E731 - of two calls alike
@@ -197,7 +197,7 @@ def _judge_event(kind, result, _, reached):
 
 
 def _judge_data(kind, result, fault, _):
-    numbers = range(fault["step"], fault["step"] + 1 + (AHEAD if find_mode(result) != "sync" else 0))
+    numbers = range(fault["step"], fault["step"] + 1 + (AHEAD if find_mode(result) in ASYNCHRONOUS else 0))
     judged = [_judge_trained(kind, result["steps"].get(str(number), {})) for number in numbers]
     return max(judged, key=lambda each: (each["named"], each["found"]))
 

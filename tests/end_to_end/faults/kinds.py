@@ -7,7 +7,9 @@ A kind that is ``held_out`` is only counted: no detector is changed because of i
 
 from typing import NamedTuple
 
-MODES = ("sync", "separate_async", "fully_async")
+ASYNCHRONOUS = ("separate_async", "fully_async")
+"""Modes of verl in which rollouts go on while a step trains."""
+MODES = ("sync", *ASYNCHRONOUS)
 """Modes of verl in which faults are planted."""
 GROUP = 8
 """Trajectories of a step; each has one tool call, one reward, one write to TransferQueue and two LLM calls."""

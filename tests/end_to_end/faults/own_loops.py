@@ -29,8 +29,6 @@ RUNS, PAIRS = 3, 2
 """Runs that plant each slow kind once between them, and the steps with two faults that each has besides."""
 LONE = {HUNG: 2, CRASHED: 3}
 """Kinds that are planted in a run of their own, by series, of each seed and mode."""
-IN_TURN = "sync"
-"""Mode of verl in which a fault holds the step in which it is planted, as in an own loop."""
 KEPT = Path(__file__).resolve().parent / "results" / "own_loops"
 
 
@@ -162,7 +160,7 @@ def _place(chance, kinds, steps):
 def judge(results):
     """Yield result and judgement of each fault that was reached."""
     for result in results:
-        for judgement in judging.judge({**result, "mode": IN_TURN}, KINDS[result["mode"]]):
+        for judgement in judging.judge(result, KINDS[result["mode"]]):
             yield result, judgement
 
 
@@ -213,7 +211,7 @@ def write(results):
 
 def _total(mode, judged, results):
     of_mode = [judgement for result, judgement in judged if mode in (result["mode"], "all")]
-    healthy = [judging.find_false({**result, "mode": IN_TURN}) for result in results if mode in (result["mode"], "all")]
+    healthy = [judging.find_false(result) for result in results if mode in (result["mode"], "all")]
     named, steps = sum(judgement.named for judgement in of_mode), sum(count for count, *_ in healthy)
     false = sum(len(found) for _, found, _ in healthy)
     return [

@@ -290,7 +290,7 @@ def name_call(name: str) -> str:
 
 
 def find_consumed(root: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the trace ids of the trajectories that a step trained on, and of those that it took and filtered, each once."""
+    """Return the trace ids of the trajectories that a step trained on, and of those that it filtered, each once."""
     linked: dict[object, dict[int, None]] = {"consumed": {}, "evicted": {}}
     for node in walk(root):
         if node.span.name == CONSUME:
@@ -383,7 +383,7 @@ def add_consumption(root: Node, trajectories: Iterable[Trajectory]) -> None:
 
 
 def add_workers(root: Node, workers: Iterable[Node]) -> list[Node]:
-    """Add methods of workers to the tree of a step of an own loop, at the innermost phases that contain them. Return those that end after the step.
+    """Add methods of workers to the innermost phases of a step that contain them; return those that end after the step.
 
     Args:
         root: The root of the step.

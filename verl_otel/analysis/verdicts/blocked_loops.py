@@ -46,7 +46,7 @@ LEAST_WITHOUT_CPU_NS: Final = 1_000_000_000
 APART_NS: Final = 500_000_000
 """Pauses without a CPU that are less apart, of any processes, are one interval: each process is looked at four times a second."""
 _SYNC: Final = "weight_sync"
-"""Kind of a segment in which the trainer waits for replicas, before and after a worker sends weights. These may block their loops each time."""
+"""Kind of a segment in which the trainer waits for replicas, which may block their loops each time."""
 _WAITING: Final = frozenset(("start", "trajectory", "llm", "server", "tool", "reward"))
 """Kinds of segments that need the event loop of their process to go on."""
 _SUBMISSION: Final = "submit"
@@ -56,7 +56,7 @@ _OF_AGENT: Final = frozenset(("trajectory", "llm", "tool"))
 _IDLE: Final = frozenset(("poll", "start"))
 """Kinds of segments that compute nothing."""
 _SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", _SUBMISSION: "agent_loop-", _SYNC: "llm_server-"}
-"""Kinds of segments that may wait for another process, which has not begun to serve them, and the start of its instance."""
+"""Kinds of segments, and a phase, that may wait for another process, and the start of its instance."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
 _AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in [^\s;]+)")
 _NEVER: Final = 1 << 63
@@ -171,7 +171,7 @@ class BlockedLoops(msgspec.Struct):
         return _cut(self._get_blocked(instance), begin_ns, end_ns)
 
     def _get_blocked(self, instance: str) -> list[_Intervals]:
-        """Return what is known of a process. One that has recorded an end after a stall began knows better when that was."""
+        """Return what is known of a process. Of a stall the end that it has recorded itself counts, not that of a report."""
         spans, stalls = self._spans.get(instance), self._stalls.get(instance)
         if spans and stalls and stalls.begins_before(spans):
             stalls = None
@@ -190,10 +190,10 @@ class BlockedLoops(msgspec.Struct):
         return [stay for known in self._stood.values() for stay in known.find(begin_ns, end_ns)]
 
     def find_starved(self, begin_ns: int, end_ns: int) -> list[Blocking]:
-        """Return the intervals within two times in which a process had no CPU, disjoint and in the order of time, also the short ones."""
+        """Return the intervals within two times in which a process had no CPU; disjoint, in the order of time."""
         return list(_cut([self._starved], begin_ns, end_ns))
 
-    def _find_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
+    def _join_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
         """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time."""
         found, known = _Intervals(), list(self._starved.find(begin_ns, end_ns))
         while known:
@@ -218,7 +218,10 @@ class BlockedLoops(msgspec.Struct):
         names += [starter] if kind == "start" and starter else []
         own = segment.instance
         known = [intervals for name in names for intervals in self._get_blocked(name)]
-        known += self._get_blocked(own) if kind in _WAITING else [self._pauses[own]] if own in self._pauses else []
+        if kind in _WAITING:
+            known += self._get_blocked(own)
+        elif own in self._pauses:
+            known.append(self._pauses[own])
         known += [] if segment.trace_id or segment.kind in _IDLE else [starved]
         return _cut(known, segment.start_ns, segment.end_ns)
 
@@ -238,7 +241,7 @@ class BlockedLoops(msgspec.Struct):
         """
         marked: list[Segment] = []
         waits: list[Blocking] = []
-        starved = self._find_starved(path[0].start_ns, path[-1].end_ns) if path else _Intervals()
+        starved = self._join_starved(path[0].start_ns, path[-1].end_ns) if path else _Intervals()
         for segment, starter in zip(path, _find_starters(path), strict=True):
             reached = segment.start_ns
             for blocking in self._find_awaited(segment, starved, starter):
@@ -263,7 +266,10 @@ def _find_starters(path: Sequence[Segment]) -> list[str]:
 
 
 def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Blocking]:
-    """Yield the parts of intervals within two times, disjoint and in the order of time. While a process did not run, no callback blocked its loop."""
+    """Yield the parts of intervals within two times, disjoint and in the order of time.
+
+    While a process did not run, no callback blocked its loop.
+    """
     reached = begin_ns
     found = list(heapq.merge(*(intervals.find(begin_ns, end_ns) for intervals in known), key=_start))
     stopped = [blocking for blocking in found if blocking.reason == PROCESS]
@@ -278,7 +284,7 @@ def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Bl
 
 
 def _cut_out(blocking: Blocking, others: Iterable[Blocking]) -> Iterator[Blocking]:
-    """Yield the parts of an interval of a process outside of others, which are in the order of time; those of other processes are left in."""
+    """Yield the parts of an interval outside of others of its process, which are in the order of time."""
     reached = blocking.start_ns
     for other in others:
         if other.instance == blocking.instance:
@@ -358,7 +364,7 @@ _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"
 _OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll"))
 """Causes that may be the wait for a process that has no spans of its own."""
 _VALIDATION: Final = "validation"
-"""Cause that consists of rollouts, which wait for the processes of agents, replicas and rewards, whatever pauses them."""
+"""Cause that consists of rollouts, which wait for agents, replicas and rewards, whatever pauses their processes."""
 _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
 """Reasons that every step may have: verl 0.8, for example, collects garbage in each step."""
 
@@ -371,7 +377,7 @@ class Blocked(NamedTuple):
     covered: Keyed[tuple[str, str], float] = Keyed()
     """Seconds of its critical path that these took from each kind and name of work."""
     starved: Verdict | None = None
-    """That processes had no CPU again and again, each time too short to be named; it counts where nothing else is found."""
+    """That processes had no CPU for many short times; it counts where nothing else is found."""
 
 
 def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> Blocked:
@@ -409,7 +415,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
 
 
 def judge_starved(step: Step, starved: Sequence[Blocking], usual: float, usually_starved: float) -> Verdict | None:
-    """Return the verdict that processes had no CPU again and again, each time too short to be named; None if that is not why the step is long.
+    """Return the verdict that processes had no CPU for many short times; None if that is not why the step is long.
 
     Other programs that take the CPUs delay each process of a step a little.
 

@@ -366,14 +366,15 @@ _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 
 
 def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any, _error: Any) -> None:
-    """Record that the rollouts have ended by an exception: verl raises it nowhere, trains on what is there, and ends with exit code 0."""
+    """Record that the rollouts ended by an exception: verl trains on what is there, and ends with exit code 0."""
     (task,) = args
     error = None if task.cancelled() or task.get_name() != "generation_task" else task.exception()
     session = current_session()
     if error is not None and session is not None:
-        reason = f"the rollouts ended by {type(error).__name__}; verl trains on what they left, and ends as if it had finished"
-        log_lines.warn(_logger, "verl-otel: CRASH: %s", reason)
-        alerts.append_event(session.config, "crash", reason, {run_state.ROLLOUTS_ENDED_BY: type(error).__name__})
+        name = type(error).__name__
+        text = f"the rollouts ended by {name}; verl trains on what they left, and ends as if it had finished"
+        log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
+        alerts.append_event(session.config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name})
 
 
 HOOKS: Final = (
