@@ -46,8 +46,8 @@ class Release(NamedTuple):
 
 RELEASES = (
     *(Release("verl", version, ("verl/",)) for version in ("0.7.1", "0.8.0", "0.9.1")),
-    Release("vllm", "0.24.0", ("vllm/v1/engine/", "vllm/tracing/"), large=True),
-    Release("sglang", "0.5.12", ("sglang/srt/managers/", "sglang/srt/utils/")),
+    *(Release("vllm", version, ("vllm/v1/engine/", "vllm/tracing/"), large=True) for version in ("0.24.0", "0.33.0")),
+    *(Release("sglang", version, ("sglang/srt/managers/", "sglang/srt/utils/")) for version in ("0.5.12", "0.5.23")),
     Release("TransferQueue", "0.1.11", ("transfer_queue/",)),
 )
 
