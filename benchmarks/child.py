@@ -36,7 +36,8 @@ def measure_case(name: str, count: int, wanted: tuple[str, ...] = (), first: int
     operations: dict[str, Operation] = {}
     missing: dict[str, str] = {}
     with ExitStack() as stack:
-        for variant in case.variants:
+        turn = first % len(case.variants)
+        for variant in (*case.variants[turn:], *case.variants[:turn]):  # no variant is always built first
             if wanted and variant.name not in wanted:
                 continue
             try:
@@ -51,7 +52,7 @@ def measure_case(name: str, count: int, wanted: tuple[str, ...] = (), first: int
                 stack.callback(operations[variant.name].close)
         number = min(count, case.rounds or count)
         return {
-            "seconds": rounds.measure(operations, number, first) if operations else {},
+            "seconds": rounds.measure(operations, number) if operations else {},
             "missing": missing,
             "figures": {variant: dict(operation.figures()) for variant, operation in operations.items()},
         }

@@ -93,10 +93,10 @@ class CaseResult:
     null: str = ""
     """The variant that is the baseline once more."""
     shares: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Variant -> by how much of the baseline it is slower, one of each process; only where there is a null test."""
+    """Variant -> by how much of the baseline it is slower, one of each round; only where there is a null test."""
 
     def pairs(self, variant: str) -> statistics.Pairs:
-        """Return what interleaved pairs say of a variant, where there is a null test."""
+        """Return what pairs of rounds say of a variant, where there is a null test."""
         return statistics.compare_pairs(self.shares.get(variant, ()), self.shares.get(self.null, ()))
 
 
@@ -151,7 +151,7 @@ def _shares(measured: Sequence[Measured]) -> Mapping[str, tuple[float, ...]]:
     for process in measured:
         for variant, seconds in process.seconds.items():
             if variant != BASELINE and BASELINE in process.seconds:
-                by_variant.setdefault(variant, []).append(statistics.difference(seconds, process.seconds[BASELINE]))
+                by_variant.setdefault(variant, []).extend(statistics.differences(seconds, process.seconds[BASELINE]))
     return {variant: _rounded(values) for variant, values in by_variant.items()}
 
 

@@ -96,26 +96,25 @@ def calibrate(operation: Operation, seconds: float = ROUND_SECONDS) -> int:
     return max(UNROLLED, int(wanted / UNROLLED) * UNROLLED)
 
 
-def measure(operations: Mapping[str, Operation], rounds: int, first: int = 0) -> dict[str, list[float]]:
+def measure(operations: Mapping[str, Operation], rounds: int) -> dict[str, list[float]]:
     """Return the seconds of one operation, round by round, for every variant.
 
     Args:
-        operations: The variants by name.
+        operations: The variants by name; the first round begins with the first one.
         rounds: How many rounds.
-        first: Number of the variant that the first round begins with.
     """
     counts = {name: calibrate(operation) for name, operation in operations.items()}
     seconds: dict[str, list[float]] = {name: [] for name in operations}
     gc.collect()
     gc.freeze()  # what the contenders have loaded is not walked through again and again
-    for order in _orders(list(operations), rounds, first):
+    for order in _orders(list(operations), rounds):
         for name in order:
             seconds[name].append(operations[name].run(counts[name]) / counts[name])
     gc.unfreeze()
     return seconds
 
 
-def _orders(names: Sequence[str], rounds: int, first: int) -> Iterator[Sequence[str]]:
-    for number in range(first, first + rounds):
+def _orders(names: Sequence[str], rounds: int) -> Iterator[Sequence[str]]:
+    for number in range(rounds):
         begin = number % len(names)
         yield [*names[begin:], *names[:begin]]

@@ -84,9 +84,9 @@ def ratio(theirs: Sequence[float], ours: Sequence[float], baseline: Sequence[flo
     return median(ratios) if len(ratios) * 2 > len(ours) else None
 
 
-def difference(seconds: Sequence[float], baseline: Sequence[float]) -> float:
-    """Return by how much of the baseline something is slower in one process: the median of its rounds, below zero if it is faster."""
-    return median((value - base) / base for value, base in zip(seconds, baseline, strict=True))
+def differences(seconds: Sequence[float], baseline: Sequence[float]) -> Sequence[float]:
+    """Return by how much of the baseline something is slower in each round of one process, below zero if it is faster."""
+    return [(value - base) / base for value, base in zip(seconds, baseline, strict=True)]
 
 
 def upper_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
@@ -110,7 +110,7 @@ def upper_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> floa
 
 
 class Pairs(NamedTuple):
-    """What interleaved pairs of two things say, beside pairs of the same thing: shares of the baseline."""
+    """What pairs of two things that ran at the same time say, beside pairs of the same thing: shares of the baseline."""
 
     most: float | None
     """What the slow-down is below, as sure as `CONFIDENCE`; None: too few pairs. It is never a point: the truth may be nothing."""
@@ -136,7 +136,7 @@ def compare_pairs(changed: Sequence[float], same: Sequence[float]) -> Pairs:
     """Return what pairs say, and what they could have seen.
 
     Args:
-        changed: `difference` of each process between the changed thing and the baseline.
+        changed: `differences` of all processes between the changed thing and the baseline.
         same: That between the baseline and its double.
     """
     most, below = upper_bound(changed), upper_bound([-value for value in changed])

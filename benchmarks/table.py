@@ -121,9 +121,10 @@ def summary(results: Results, trainings: Results | None = None, totals: Results 
     share = estimate(case.figures[training.ALL].values[OURS])
     step = case.overheads[BASELINE].estimate
     if step is not None:
-        length = duration(step.value, case.unit)
+        most, length = case.pairs(OURS).most, duration(step.value, case.unit)
+        bound = "" if most is None else f"at most {100 * max(0.0, most):.2f} % slower, with 95 %; "
         lines.append(
-            f"| CPU time, share of a step of real verl ({length} on the CPU test bed) | {share.value:.1f} % | - | - |"
+            f"| step of real verl ({length} on the CPU test bed) | {bound}CPU of all processes: {share.value:.2g} % of a core | - | - |"
         )
     return "\n".join(lines)
 
@@ -196,13 +197,13 @@ def _pairs(case: CaseResult, name: str) -> str:
         return f"{name}: {pairs.number} pairs are too few for a bound; five are enough."
     if not pairs.fair:
         return (
-            f"{name}: no result. Two runs without telemetry differ by {pairs.resolution:.1%}, always to the same side, "
+            f"{name}: no result. Two runs without telemetry differ by {pairs.resolution:.2%}, always to the same side, "
             "so the order of the runs shows, or something changed meanwhile."
         )
-    lower_bound = "" if pairs.outcome == NOT_SIGNIFICANT else f", and by {max(0.0, pairs.least or 0.0):.1%} at least"
+    lower_bound = "" if pairs.outcome == NOT_SIGNIFICANT else f", and by {max(0.0, pairs.least or 0.0):.2%} at least"
     return (
-        f"{name}: slower by {max(0.0, pairs.most):.1%} at most{lower_bound} ({pairs.number} pairs, 95 %). Two runs without telemetry differ by up to "
-        f"{pairs.resolution:.1%}: nothing smaller can be seen here."
+        f"{name}: slower by {max(0.0, pairs.most):.2%} at most{lower_bound} ({pairs.number} pairs, 95 %). Two runs without telemetry differ by up to "
+        f"{pairs.resolution:.2%}: nothing smaller can be seen here."
     )
 
 
@@ -237,10 +238,16 @@ def total(_results: Results) -> str:
     return details(read(TOTAL))
 
 
+def real(_results: Results) -> str:
+    """Return the table of trainings with real verl, which have a result file of their own."""
+    return details(read(END_TO_END))
+
+
 PAGES: Final = (
     (TOP / "README.md", "summary", summary),
     (TOP / "docs" / "explanation" / "performance.md", "total", total),
     (TOP / "docs" / "explanation" / "performance.md", "headline", headline),
+    (TOP / "docs" / "explanation" / "performance.md", "trainings", real),
     (TOP / "docs" / "explanation" / "performance.md", "details", details),
 )
 """Document, name between its markers, what makes the table."""

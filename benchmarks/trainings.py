@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of real verl on the CPU bed of the tests: how long a step takes, and what telemetry says of its own CPU time.
 
-A step's time is taken from the bed's own log, from the first trajectory of the second step to that of the last one. So it holds all that
-happens in between, such as the trainer's logging, and not the start.
+Each call of the tool waits a minute, as a test suite or a sandbox does, so a step takes about as long as a real one. Its time is taken from
+the bed's own log, from its first trajectory to that of the next step: it holds all that happens in between, such as the trainer's logging.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import importlib.util
 import json
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,10 +24,14 @@ from benchmarks.processes import TOP
 from verl_otel.analysis.io import run_files
 from verl_otel.semconv import attributes as attr
 
-STEPS: Final = 40
-"""Of a training: a minute in which telemetry tells several times what it has taken."""
-EPOCHS: Final = 3
-"""The data of the bed are enough for 16 steps each."""
+WAIT: Final = 60
+"""Seconds that a call of the tool waits."""
+STEPS: Final = 6
+"""Of a training that are measured: those that begin when all trainings have begun."""
+PROMPTS: Final = 16
+"""Of a step; two trajectories each."""
+ENDLESS: Final = 1000
+"""Steps, and passes through the data: it is ended when enough was measured."""
 OVERHEAD: Final = "verl.otel.overhead"
 _TESTS: Final = TOP / "tests" / "end_to_end"
 
@@ -35,75 +41,86 @@ class Window(NamedTuple):
 
     begin: float
     end: float
-    steps: int
-
-    @property
-    def step(self) -> float:
-        """Seconds of a step."""
-        return (self.end - self.begin) / self.steps
 
 
-class Bed:
-    """The CPU bed of the tests.
+class Training:
+    """A training of the CPU bed of the tests that runs in the background.
+
+    Args:
+        out: Where; is made.
+        on: Whether telemetry is.
 
     Raises:
         Unavailable: This is no checkout, or verl is not installed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, out: Path, *, on: bool) -> None:
         if not _TESTS.is_dir() or importlib.util.find_spec("verl") is None:
             raise Unavailable("needs verl, and the tests of a checkout")
         if sys.path[0] != str(TOP):  # verl installs a package of the name ``tests``, too
             sys.path.insert(0, str(TOP))
-        self._runner: Any = importlib.import_module("tests.end_to_end.bed_run")
-
-    def train(self, out: Path, *, on: bool) -> Path:
-        """Train and return the folder with what the training has left.
-
-        Args:
-            out: Where; is made.
-            on: Whether telemetry is.
-
-        Raises:
-            RuntimeError: The training failed.
-        """
+        runner: Any = importlib.import_module("tests.end_to_end.bed_run")
         # Ours is killed when the benchmarks are interrupted, and a training in a session of its own would go on.
         leash = ("setpriv", "--pdeathsig", "TERM", "--") if shutil.which("setpriv") else ()
-        training = self._runner.train(
+        self.out, self._on, self._ends = out, on, ExitStack()
+        started = runner.start(
             out,
             prefix=leash,
-            steps=STEPS,
-            overrides=["trainer.test_freq=-1", f"trainer.total_epochs={EPOCHS}"],
+            steps=ENDLESS,
+            tool=True,
+            overrides=[
+                "trainer.test_freq=-1",
+                f"trainer.total_epochs={ENDLESS}",
+                f"data.train_batch_size={PROMPTS}",
+                f"actor_rollout_ref.actor.ppo_mini_batch_size={PROMPTS}",
+            ],
             VERL_OTEL_ENABLED=int(on),
             VERL_OTEL_RUN_DIR=out / "runs",
+            CPU_BED_PLANT=f"tool:{WAIT}:*",
         )
-        if training.returncode:
-            raise RuntimeError(training.log[-3000:])
-        if on != (out / "runs").exists():
-            raise RuntimeError(f"telemetry is {'not ' if on else ''}on: the measurement is invalid")
-        folder: Path = training.out
-        return folder
+        self._training, self._process = self._ends.enter_context(started)
 
+    def close(self) -> None:
+        """End it."""
+        self._ends.close()
 
-def find_window(out: Path) -> Window:
-    """Return the time between the first trajectories of the second and of the last step.
+    def wait_for_rollouts(self) -> float:
+        """Return the Unix time when its first trajectory has ended.
 
-    Args:
-        out: Folder of a training.
+        Raises:
+            RuntimeError: The training ended before.
+        """
+        while not self._read_begins():
+            self._check()
+        return time.time()
 
-    Raises:
-        ValueError: It has fewer than three steps.
-    """
-    begins: dict[int, float] = {}
-    for line in (out / "log" / "trajectory.jsonl").read_text("utf-8").splitlines():
-        trajectory = json.loads(line)
-        if not trajectory["validate"] and trajectory["step"] is not None:
+    def wait_for_step(self, after: float) -> Window:
+        """Return the first step that began after a Unix time, once the first trajectory of the next one has ended.
+
+        Raises:
+            RuntimeError: The training ended before, or telemetry is on where it should be off.
+        """
+        while len(begins := [begin for begin in self._read_begins() if begin > after]) < 2:  # noqa: PLR2004 - its begin and its end
+            self._check()
+        if self._on != (self.out / "runs").exists():
+            raise RuntimeError(f"telemetry is {'not ' if self._on else ''}on: the measurement is invalid")
+        return Window(begins[0], begins[1])
+
+    def _check(self) -> None:
+        """Wait a second; the training still runs then."""
+        time.sleep(1)
+        if self._process.poll() is not None:
+            raise RuntimeError(self._training.log[-3000:])
+
+    def _read_begins(self) -> Sequence[float]:
+        """Return when the first trajectory of each step began. The last line may be written right now."""
+        path = self.out / "log" / "trajectory.jsonl"
+        lines = path.read_text("utf-8").split("\n")[:-1] if path.exists() else []
+        begins: dict[int, float] = {}
+        for trajectory in map(json.loads, lines):
             step = int(trajectory["step"])
             begins[step] = min(trajectory["start"], begins.get(step, trajectory["start"]))
-    steps = sorted(begins)[1:]
-    if len(steps) < 2:  # noqa: PLR2004 - the ends of a window
-        raise ValueError(f"a window needs three steps, there are {len(begins)}")
-    return Window(begins[steps[0]], begins[steps[-1]], len(steps) - 1)
+        return [begins[step] for step in sorted(begins)]
 
 
 def account(out: Path, window: Window) -> Mapping[str, Mapping[str, float]]:

@@ -35,18 +35,18 @@ CASES: Final = (
         "with-metrics",
         "block under `with`, metrics only",
         (_EMPTY, *variants(timed, VERL_OTEL, ONE_TIMER, OPENTELEMETRY, PROMETHEUS)),
-        (Target("`with`, metrics only", 330, {OPENTELEMETRY.name: 28, PROMETHEUS.name: 4}),),
+        (Target("`with`, metrics only", 800, {OPENTELEMETRY.name: 12, PROMETHEUS.name: 2}),),
     ),
     Case(
         "with-span",
         "block under `with`, span and histogram, not exported",
         (_EMPTY, *variants(traced, VERL_OTEL, OPENTELEMETRY)),
-        (Target("`with` span", 520, {OPENTELEMETRY.name: 55}),),
+        (Target("`with` span", 1750, {OPENTELEMETRY.name: 25}),),
     ),
     Case(
         "counter",
         "counter, bound to four labels",
         (_EMPTY, *variants(add, VERL_OTEL, OPENTELEMETRY, PROMETHEUS)),
-        (Target("bound counter add", 20, {OPENTELEMETRY.name: 300, PROMETHEUS.name: 15}),),
+        (Target("bound counter add", 65, {OPENTELEMETRY.name: 120, PROMETHEUS.name: 5}),),
     ),
 )

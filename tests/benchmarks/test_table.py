@@ -80,10 +80,10 @@ NOISE = (-0.1, 0.1, 0.0, 0.0, 0.02, -0.02, 0.01, -0.01, 0.03)
 def test_a_bound_stands_beside_what_could_be_seen():
     """Never a point: the truth may be nothing."""
     assert (
-        "verl_otel: slower by 5.0% at most, and by 5.0% at least (9 pairs, 95 %). "
-        "Two runs without telemetry differ by up to 3.0%: nothing smaller can be seen here."
+        "verl_otel: slower by 5.00% at most, and by 5.00% at least (9 pairs, 95 %). "
+        "Two runs without telemetry differ by up to 3.00%: nothing smaller can be seen here."
     ) in trained(NOISE)
-    assert "slower by 0.0% at most (" in trained(NOISE, seconds=0.99)
+    assert "slower by 0.00% at most (" in trained(NOISE, seconds=0.99)
 
 
 def test_where_pairs_say_nothing_nothing_is_said():
@@ -111,16 +111,18 @@ def test_only_what_stands_between_the_markers_is_replaced():
 
 
 def test_the_summary_has_a_row_for_each_title():
-    """What was not measured is a dash; the last row is the share of a training step."""
+    """What was not measured is a dash; the last row is about a step of a training."""
     training = Case(
         "training",
         "a step",
-        tuple(Variant(name, "as it is", lambda: Operation(float)) for name in ("baseline", "verl_otel")),
-        unit="ms",
+        tuple(Variant(name, "as it is", lambda: Operation(float)) for name in ("baseline", "verl_otel", "again")),
+        unit="s",
         figures={"telemetry's CPU, all processes": "%"},
+        null="again",
     )
     found = Measured(
-        {"baseline": [0.83], "verl_otel": [0.84]}, figures={"verl_otel": {"telemetry's CPU, all processes": [1.1]}}
+        {"baseline": [62.0] * 5, "verl_otel": [62.062] * 5, "again": [62.0] * 5},
+        figures={"verl_otel": {"telemetry's CPU, all processes": [1.1]}},
     )
     call = replace(results([measured(145, 8038)]).cases[0], name="decorator-metrics")
     measurements = replace(results([measured(1, 1)]), cases=(call,))
@@ -134,7 +136,7 @@ def test_the_summary_has_a_row_for_each_title():
         "| import | - | - | - |",
         "| timed call with four labels, total CPU | 145 ns | - | - |",
         "| call with span, histogram and four attributes, sent, total CPU | - | - | - |",
-        "| CPU time, share of a step of real verl (830 ms on the CPU test bed) | 1.1 % | - | - |",
+        "| step of real verl (62 s on the CPU test bed) | at most 0.10 % slower, with 95 %; CPU of all processes: 1.1 % of a core | - | - |",
     ]
 
 
