@@ -35,6 +35,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names, run_state
 from verl_otel.session import alerts, current_session, run_status
+from verl_otel.watchdog.reporter import Notifier
 
 _logger = logging.getLogger("verl_otel")
 _STEP: Final = CallSite("step", hook=True)
@@ -375,6 +376,9 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
         text = f"the rollouts ended by {name}; verl trains on what they left, and ends as if it had finished"
         log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
         alerts.append_event(session.config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name})
+        counter(metric_names.STALLS, ((attr.REASON, "died"),)).record(1)
+        config = session.config
+        Notifier(config.on_stall, config.run_id, config.run_path).send("crash", text, {})
 
 
 HOOKS: Final = (
