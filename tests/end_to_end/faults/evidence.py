@@ -67,8 +67,7 @@ def run(out, training):
 
 
 class OtherPrograms(threading.Thread):
-    """Measures once a second which share of the CPUs other programs take than those of a training, and the longest wait for a CPU of a thread of the
-    training, without anything of verl-otel."""
+    """Measures once a second, without verl-otel, which share of the CPUs programs outside of a training take, and the longest wait of its threads."""
 
     def __init__(self, pid, folder):
         super().__init__(daemon=True)
@@ -121,8 +120,8 @@ def read_waits(pids):
     seconds = {}
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                seconds[thread] = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1]) / 1e9
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                seconds[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
     return seconds
 
 

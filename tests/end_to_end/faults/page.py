@@ -12,8 +12,8 @@ from statistics import median
 from tests.end_to_end.faults import own_loops
 from tests.end_to_end.faults.judging import (
     BUSY,
-    WAITED,
     FELT,
+    WAITED,
     count_verdicts,
     find_false,
     find_false_events,

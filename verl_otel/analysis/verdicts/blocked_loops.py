@@ -559,18 +559,7 @@ def _name_pause(
     if verdict.kind in (_LOOP, _PAUSED) or verdict.kind in _EXPLAINED - {"code"}:
         return verdict
     times = find_times(step, verdict)
-    names = [verdict.instance]
-    if verdict.cause in _OF_TRAINER or verdict.cause == _VALIDATION:
-        names += [name for name in pauses if name != verdict.instance]
-    found: list[tuple[float, list[Blocking]]] = []
-    for instance in names:
-        by_name: dict[str, list[Blocking]] = defaultdict(list)
-        for pause in pauses.get(instance, ()):
-            if pause.reason == "cpu" and verdict.kind in _COMPARED:
-                continue
-            if instance == verdict.instance or pause.reason == PROCESS or verdict.cause == _VALIDATION:
-                by_name[pause.name] += cut_to(pause, times)
-        found += ((count_seconds(blockings), blockings) for blockings in by_name.values())
+    found = [(count_seconds(blockings), blockings) for blockings in _find_pauses_of(verdict, pauses, times)]
     if verdict.kind in _COMPARED:
         found.append(_find_without_cpu(step, verdict, pauses, times, usually_starved))
     for waited, blockings in found:
@@ -582,6 +571,23 @@ def _name_pause(
             seconds = min(waited, verdict.seconds)
             return _make(step, blockings, seconds, min(seconds, verdict.saved))
     return verdict
+
+
+def _find_pauses_of(
+    verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]], times: Sequence[tuple[int, int]]
+) -> Iterator[list[Blocking]]:
+    """Yield the pauses within some times of the process that a verdict names, and of those that it may have waited for, by process and reason."""
+    names = [verdict.instance]
+    if verdict.cause in _OF_TRAINER or verdict.cause == _VALIDATION:
+        names += [name for name in pauses if name != verdict.instance]
+    for instance in names:
+        by_name: dict[str, list[Blocking]] = defaultdict(list)
+        for pause in pauses.get(instance, ()):
+            is_compared = pause.reason == "cpu" and verdict.kind in _COMPARED
+            may_hold = instance == verdict.instance or pause.reason == PROCESS or verdict.cause == _VALIDATION
+            if may_hold and not is_compared:
+                by_name[pause.name] += cut_to(pause, times)
+        yield from by_name.values()
 
 
 def _find_without_cpu(
