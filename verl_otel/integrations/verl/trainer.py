@@ -35,7 +35,6 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names, run_state
 from verl_otel.session import alerts, current_session, run_status
-from verl_otel.watchdog.reporter import Notifier
 
 _logger = logging.getLogger("verl_otel")
 _STEP: Final = CallSite("step", hook=True)
@@ -377,6 +376,8 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
         log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
         alerts.append_event(session.config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name})
         counter(metric_names.STALLS, ((attr.REASON, "died"),)).record(1)
+        from verl_otel.watchdog.reporter import Notifier  # the watchdog may be in another process
+
         config = session.config
         Notifier(config.on_stall, config.run_id, config.run_path).send("crash", text, {})
 
