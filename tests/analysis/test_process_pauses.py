@@ -203,6 +203,23 @@ def test_a_phase_is_slow_by_itself_unless_its_processes_waited_longer_than_usual
     assert held == {SLOW: [name]}
 
 
+def test_a_replica_that_was_stopped_is_why_a_weight_sync_took_longer(story):
+    """Also where the steps before took as long for another reason, so that its pause alone would not be named."""
+    trainer, server, now = story.process(), story.process("llm_server"), 0.0
+    for number in range(1, 10):
+        more, before = (1.5 if number == SLOW else 0.0), (1.5 if number < SLOW else 0.0)
+        at = now + 1.0 + before
+        root = stories.step(trainer, number, now, at + 0.4 + more, [("adv", now, at)])
+        phase = trainer.span("verl.phase.update_weights", at, at + 0.4 + more, root)
+        trainer.span("verl.weight_sync", at, at + 0.4 + more, phase)
+        if more:
+            server.span("verl.process.paused", at - 0.5, at + 0.2 + more, reason="process")
+        now = at + 0.5 + more
+    run = reader.read([story.write()])[0]
+    (verdict,) = (verdict for step in run.steps if step.number == SLOW for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject) == ("process", "llm_server-0")
+
+
 def test_a_process_without_telemetry_is_named(story):
     """The process that watches the node has recorded that another one was stopped."""
     run = reader.read([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])[0]
