@@ -160,6 +160,66 @@ def test_short_waits_for_a_cpu_are_the_cause_where_nothing_else_is_found(story, 
     assert all(verdict.subject == "agent_loop-0" and verdict.saved == pytest.approx(2.4, abs=0.1) for verdict in found)
 
 
+def add_calls(story, *, waits, more, role="actor_rollout_ref", every=False, steps=9):
+    """Steps in which the trainer calls two ranks for log probabilities, one second; step 4 takes ``more``.
+
+    A process of each ``role`` waits for a CPU meanwhile, for a share ``waits`` of the time, in turn with the other one: in that step or in ``every``.
+    """
+    trainer = story.process()
+    ranks = [story.process("actor_rollout_ref", verl__rank=rank) for rank in range(2)]
+    waiting = ranks if role == "actor_rollout_ref" else [story.process(role)]
+    now = 0.0
+    for number in range(1, steps + 1):
+        length = 1.0 + (more if number == SLOW else 0.0)
+        phases = [("old_log_prob", now, now + length), ("update_actor", now + length, now + length + 1.0)]
+        root = stories.step(trainer, number, now, now + length + 1.0, phases)
+        for rank in ranks:
+            rank.span(
+                "verl.worker W.compute_log_prob", now, now + length, root, verl__worker__method="compute_log_prob"
+            )
+        pieces = range(round(length / 0.5)) if waits and (every or number == SLOW) else ()
+        for piece in pieces:
+            begin = now + 0.5 * piece
+            queued = {"verl__paused__queued_seconds": 0.5 * waits}
+            waiting[piece % len(waiting)].span("verl.process.paused", begin, begin + 0.5, reason="cpu", **queued)
+        now += length + 1.05
+    return story
+
+
+@pytest.mark.parametrize(
+    ("keywords", "name"),
+    [
+        ({"waits": 0.7, "more": 1.0}, "no CPU"),
+        ({"waits": 0.1, "more": 1.0}, "compute_log_prob"),
+        ({"waits": 0.0, "more": 1.0}, "compute_log_prob"),
+        ({"waits": 0.3, "more": 1.0, "every": True}, "compute_log_prob"),
+        ({"waits": 0.9, "more": 1.0, "role": "llm_server"}, "compute_log_prob"),
+    ],
+)
+def test_a_phase_is_slow_by_itself_unless_its_processes_waited_longer_than_usual(story, keywords, name):
+    """Each of the ranks waited for less than half of it, one after the other. A replica goes on beside the phase, which does not wait for it."""
+    run = reader.read([add_calls(story, **keywords).write()])[0]
+    held = {step.number: [verdict.cause_name for verdict in step.verdicts] for step in run.steps if step.verdicts}
+    assert held == {SLOW: [name]}
+
+
+def test_a_replica_that_was_stopped_is_why_a_weight_sync_took_longer(story):
+    """Also where the steps before took as long for another reason, so that its pause alone would not be named."""
+    trainer, server, now = story.process(), story.process("llm_server"), 0.0
+    for number in range(1, 10):
+        more, before = (1.5 if number == SLOW else 0.0), (1.5 if number < SLOW else 0.0)
+        at = now + 1.0 + before
+        root = stories.step(trainer, number, now, at + 0.4 + more, [("adv", now, at)])
+        phase = trainer.span("verl.phase.update_weights", at, at + 0.4 + more, root)
+        trainer.span("verl.weight_sync", at, at + 0.4 + more, phase)
+        if more:
+            server.span("verl.process.paused", at - 0.5, at + 0.2 + more, reason="process")
+        now = at + 0.5 + more
+    run = reader.read([story.write()])[0]
+    (verdict,) = (verdict for step in run.steps if step.number == SLOW for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject) == ("process", "llm_server-0")
+
+
 def test_a_process_without_telemetry_is_named(story):
     """The process that watches the node has recorded that another one was stopped."""
     run = reader.read([add_steps(story, 2.5, role="transfer_queue", by="raylet-7").write()])[0]

@@ -37,8 +37,22 @@ def test_two_faults_in_one_step_may_be_named_by_any_verdict():
     assert "Of 1 steps with two faults both are named in 0, one in 1, none in 0." in page.write([known])
 
 
+@pytest.mark.parametrize(("waited", "named"), [(1.0, True), (0.6, False)])
+def test_no_cpu_is_right_where_a_thread_waited_longer_than_usual(waited, named):
+    """By the kernel's count, half a second in a usual step; which program took the CPU does not matter."""
+    no_cpu = ["process", "paused", "no CPU", "trainer-0", "trainer-0", 1.0]
+    known = result(verdicts=[no_cpu, RIGHT])
+    for number in known["steps"]:
+        known["steps"][number]["waited"] = 0.5
+    known["steps"]["6"] |= {"waited": waited, "others": 0.0}
+    known["steps"]["9"] |= {"waited": waited, "others": 0.9, "verdicts": [no_cpu]}
+    known["steps"]["10"] = known["steps"]["11"] = {"seconds": 1.0, "verdicts": [], "waited": 0.5}
+    assert [judgement.named for judgement in judging.judge(known)] == [named]
+    assert judging.find_false(known) == (3, [] if named else [(9, no_cpu)], int(named))
+
+
 def test_no_cpu_is_right_where_other_programs_take_it():
-    """Measured beside, not by what is judged."""
+    """Measured beside, not by what is judged; of trainings in which no waits were."""
     known = result(verdicts=[RIGHT])
     no_cpu = ["process", "paused", "no CPU", "trainer-0", "trainer-0", 1.0]
     known["steps"]["8"] = {"seconds": 3.0, "verdicts": [no_cpu], "others": 0.7}

@@ -242,6 +242,20 @@ def test_a_hang_that_was_reported_leaves_the_limits_as_they_were(node, hang):
     assert {name: peers.longest for name, peers in node.monitor._peers.items()} == dict.fromkeys(known, 2.0)
 
 
+@pytest.mark.parametrize(("state", "longest"), [(STOPPED, 2.0), (ALIVE, 25.0)])
+def test_what_a_stopped_process_was_doing_leaves_the_limits_as_they_were(node, state, longest):
+    """It takes as long as the process stands, and its file does not have it where the process stood before it could write that."""
+    before, after = (DurationStats(9, (*top, *[2.0] * 8)) for top in ((2.0,), (25.0,)))
+    builder = SnapshotBuilder().process("server-0", "llm_server").peers("verl.generate", peers=before)
+    snapshot = builder.build()
+    report = snapshot.reports["server-0"]._replace(peers={"verl.generate": before})
+    status = ProcessStatus(report, (0, 0, 0))
+    node.monitor._report(snapshot, monitor.Incident(diagnosis.Finding(state, "server-0", None, ()), 0.0), status, 0.0)
+    node.write("server-0", os.getpid(), peers={"verl.generate": after})
+    node.look()
+    assert node.monitor._peers["verl.generate"].longest == longest
+
+
 @pytest.mark.full
 def test_dead_processes_are_removed_once_no_span_waits_for_them(node, dead_pid):
     """As long as the trainer's phase is open it is they who hold it up; what hangs later hangs for another reason."""

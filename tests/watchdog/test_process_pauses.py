@@ -110,10 +110,10 @@ def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
     monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
     detector.check(100.0, 0.0)
     known |= {"cpu": 1.0}
-    assert detector.check(101.0, 1.0).reason == "interpreter"
+    assert detector.check(101.25, 1.0).reason == "interpreter"
     known |= {"cpu": 2.0, "collections": 1}
-    assert detector.check(102.0, 1.0).reason == "collection"
-    assert detector._pause[:3] == (100.0, 102.0, "collection")
+    assert detector.check(102.5, 1.0).reason == "collection", "it sleeps for a quarter of a second after each look"
+    assert detector._pause[:3] == (100.25, 102.5, "collection")
 
 
 @pytest.mark.parametrize(("collections", "reason"), [(1, "collection"), (0, "interpreter")])
@@ -129,7 +129,7 @@ def test_a_collection_that_shares_its_cpu_is_none_that_sleeps(monkeypatch, colle
     assert detector.check(102.25, 2.0).reason == reason
 
 
-@pytest.mark.parametrize(("queued", "seconds"), [(0.05, 0.0), (0.2, 0.25)])
+@pytest.mark.parametrize(("queued", "seconds"), [(0.03, 0.0), (0.1, 0.25)])
 def test_a_thread_that_computes_waits_for_a_cpu(queued, seconds):
     """Although the one that looks is woken in time."""
     detector = process_pauses.PauseDetector()
@@ -141,6 +141,15 @@ def test_a_thread_that_computes_waits_for_a_cpu(queued, seconds):
         "cpu" if seconds else "",
         queued if seconds else 0.0,
     )
+
+
+@pytest.mark.parametrize(("queued", "reason"), [(0.5, "callback"), (1.5, "cpu")])
+def test_a_callback_that_had_to_share_its_cpu_blocked_its_loop(queued, reason):
+    """Only where it waited for a CPU for most of the time is that the reason."""
+    state = event_loops.LoopState(None, 0, clock)
+    state.pinged = 100.0
+    state.note_pause(process_pauses.Pause(100.0, 102.0, "cpu", queued))
+    assert state.find_reason(2.0) == reason
 
 
 def test_the_run_queue_time_is_that_of_the_kernel():

@@ -411,17 +411,18 @@ class Aggregator(msgspec.Struct, dict=True):
         """Return the critical path of a step with the blocked loops and paused processes on it, and what the loops cost; judge these."""
         step = built.step
         is_first, self._attempt = step.attempt != self._attempt, step.attempt
-        starved = self.blocked_loops.find_starved(step.start_ns, step.end_ns)
+        starved = self.blocked_loops.find_starved(step.path)
         usual, usually_starved = (median(known) if known else 0.0 for known in (self._lengths, self._starved))
         self._lengths.append(step.seconds)
         self._starved.append(blocked_loops.count_seconds(starved))
         del self._lengths[:-REMEMBERED_STEPS], self._starved[:-REMEMBERED_STEPS]
         path, waits = self.blocked_loops.mark(step.path) if self.blocked_loops else (step.path, ())
         if (waits or starved) and not is_first:  # the first step of an attempt includes the start-up
-            found = blocked_loops.judge(step, waits, built.members, usual)
+            found = blocked_loops.judge(step, waits, built.members, usual, usually_starved)
             rest = blocked_loops.judge_starved(step, starved, usual, usually_starved)
-            if found.verdicts or rest is not None:
-                self._blocked[step.trace_id] = found._replace(starved=rest)
+            share = usually_starved / usual if usual else 0.0
+            if found.verdicts or rest is not None or share:
+                self._blocked[step.trace_id] = found._replace(starved=rest, usually_starved=share)
         return path, blocked_loops.find_saving(waits, built.members)
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
@@ -508,7 +509,8 @@ class Aggregator(msgspec.Struct, dict=True):
             until_ns = max(step.end_ns, step.open_ns or step.next_ns)
             pauses = self.blocked_loops.find_pauses(step.start_ns, until_ns) if verdicts else {}
             stood = self.blocked_loops.find_stood(step.start_ns, until_ns) if verdicts else []
-            named = standing.name_lines(step, blocked_loops.name_pauses(step, verdicts, pauses), stood)
+            verdicts = blocked_loops.name_pauses(step, verdicts, pauses, blocked.usually_starved)
+            named = standing.name_lines(step, verdicts, stood)
             return tuple(one._replace(instance="") if _may_be_another(step, one) else one for one in named)
 
         drafts = [draft.step for draft in self._windows.drafts()]

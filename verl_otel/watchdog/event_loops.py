@@ -202,7 +202,7 @@ class LoopState:
 
     def note_pause(self, pause: Pause) -> None:
         """Note that the process was paused while the loop may not have answered."""
-        seconds = pause.end - max(pause.begin, self.pinged)
+        seconds = (pause.end - max(pause.begin, self.pinged)) * pause.share
         self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + max(0.0, seconds)
 
     def check_executor(self, now: float, *, is_running: bool) -> None:

@@ -500,6 +500,10 @@ class Monitor(threading.Thread):
         for row in (finding.row, *finding.waiting):
             if row is not None:
                 self._hung.add(row.name, max(snapshot.age(row), snapshot.longest(row) or 0.0))
+        if finding.reason in (STOPPED, FROZEN) and status is not None:
+            # What it was doing takes as long as it stands, whether or not its file has that.
+            own = status.report.peers.keys() & snapshot.peers.keys()
+            self._hung.restore({name: snapshot.peers[name].longest for name in own})
         self._reporter.report(snapshot, finding, status, self._stack_requests.find_stacks(incident))
         self._stack_requests.clear(incident)
 

@@ -29,8 +29,11 @@ PAUSED_SECONDS: Final = 0.2
 COLLECTION, CPU, INTERPRETER, PROCESS, EXECUTOR = "collection", "cpu", "interpreter", "process", "executor"
 """Reasons: a collection of garbage; no CPU; a call into C held the interpreter lock; the process was stopped; no thread of the default
 executor of an event loop was free."""
-QUEUED_SHARE: Final = 0.5
-"""Share of the time for which a thread has to wait in the run queue."""
+QUEUED_SHARE: Final = 0.2
+"""Share of a look for which a thread has to wait in the run queue. How long it waited is measured, not this: on a busy machine a thread that
+computes waits for a third of the time, in each of its looks."""
+JOINED_SECONDS: Final = 0.5
+"""Seconds between two parts of one pause: the thread that looks sleeps for a quarter of a second between them, and cannot be late then."""
 MAX_THREADS: Final = 8
 STARVED_SHARE: Final = 0.9
 """Share of the time by which this thread woke up late for which it was in the run queue, from which on a collection is not the reason. During a
@@ -59,6 +62,11 @@ class Pause(NamedTuple):
     def seconds(self) -> float:
         """How long it is."""
         return self.end - self.begin
+
+    @property
+    def share(self) -> float:
+        """Share of it for which nothing ran."""
+        return min(1.0, self.queued / self.seconds) if self.reason == CPU and self else 1.0
 
 
 _NONE: Final = Pause(0.0, 0.0, "")
@@ -156,7 +164,7 @@ class PauseDetector:
             late: Seconds by which the thread woke up late.
         """
         part = self._find(now, late)
-        goes_on = part and part.begin - self._pause.end <= PAUSED_SECONDS
+        goes_on = part and part.begin - self._pause.end <= JOINED_SECONDS
         # A collection is counted when it ends: until then it looks like another holder of the interpreter lock.
         if goes_on and (
             self._pause.reason == part.reason or (self._pause.reason, part.reason) == (INTERPRETER, COLLECTION)

@@ -67,7 +67,7 @@ def run(out, training):
 
 
 class OtherPrograms(threading.Thread):
-    """Measures once a second which share of the CPUs other programs take than those of a training, without anything of verl-otel."""
+    """Measures once a second, without verl-otel, which share of the CPUs programs outside of a training take, and the longest wait of its threads."""
 
     def __init__(self, pid, folder):
         super().__init__(daemon=True)
@@ -81,16 +81,20 @@ class OtherPrograms(threading.Thread):
         self.join()
 
     def run(self):
-        known, busy, then = {}, sum_busy(), time.time()
+        known, waits, busy, then = {}, {}, sum_busy(), time.time()
         with self._path.open("w", encoding="utf-8") as file:
             is_last = False
             while not is_last:
                 is_last = self._stopped.wait(1.0)
                 before, known, busy_before, busy = known, read_own(self._pid), busy, sum_busy()
                 own = sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in known.items())
+                waits_before, waits = waits, read_waits(known)
+                waited = max((wait - waits_before.get(thread, wait) for thread, wait in waits.items()), default=0.0)
                 now = time.time()
                 share = (busy - busy_before - own) / (now - then) / os.cpu_count()
-                file.write(json.dumps([round(then, 3), round(now, 3), round(max(0.0, share), 3)]) + "\n")
+                file.write(
+                    json.dumps([round(then, 3), round(now, 3), round(max(0.0, share), 3), round(waited, 3)]) + "\n"
+                )
                 then = now
 
 
@@ -111,8 +115,18 @@ def read_own(pid):
     return seconds
 
 
+def read_waits(pids):
+    """Return for how many seconds each thread of some processes has waited for a CPU, by thread, as the kernel counts it."""
+    seconds = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                seconds[thread.name] = int((thread / "schedstat").read_text().split()[1]) / 1e9
+    return seconds
+
+
 def read_others(folder):
-    """Return what `OtherPrograms` has measured: begin, end, share."""
+    """Return what `OtherPrograms` has measured: begin, end, share of the CPUs, and seconds of the longest wait of a thread."""
     path = folder / OTHERS
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
@@ -196,7 +210,14 @@ def find_ends(bed):
 
 
 def _describe(step, others):
-    shares = [share for begin, end, share in others if begin < step.next_ns / 1e9 and end > step.start_ns / 1e9]
+    first, last = step.start_ns / 1e9, step.next_ns / 1e9
+    during = [each for each in others if each[0] < last and each[1] > first]
+    shares = [share for _, _, share, *_ in during]
+    waits = [
+        (min(end, last) - max(begin, first)) / (end - begin) * wait
+        for begin, end, _, *waits in during
+        for wait in waits
+    ]
     verdicts = [
         [verdict.kind, verdict.cause, verdict.cause_name, verdict.subject, verdict.instance, round(verdict.seconds, 2)]
         + [verdict.line.rpartition("/")[2]] * bool(verdict.line)
@@ -209,6 +230,7 @@ def _describe(step, others):
         "seconds": round(step.seconds, 2),
         "verdicts": verdicts,
         "others": round(sum(shares) / max(1, len(shares)), 2),
+        **({"waited": round(sum(waits), 2)} if waits else {}),
         **({"wasted": wasted, "trained": trained} if wasted else {}),
         **({"failed": failed} if failed else {}),
         **({"error": step.error} if step.error else {}),

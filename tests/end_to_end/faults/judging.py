@@ -86,8 +86,11 @@ def _read_ends(result):
     return [(number, begin, end) for (_, begin), (number, end) in pairwise(ends)]
 
 
+WAITED = 0.5
+"""Share of the seconds of a verdict that a process had no CPU for which a thread of the training waited for one longer than in the median step. Then it
+is right also where nothing was planted. Whose program took the CPU does not matter."""
 BUSY = 0.5
-"""Share of the CPUs that other programs take, at which a verdict that a process had no CPU is right also where nothing was planted."""
+"""Share of the CPUs that other programs take, at which the same holds in results from before the waits were measured."""
 
 
 def find_false_events(result):
@@ -96,7 +99,7 @@ def find_false_events(result):
 
 
 def find_false(result):
-    """Return the number of healthy steps of a training, the false verdicts on them, and the number of those that other programs explain."""
+    """Return the number of healthy steps of a training, the false verdicts on them, and the number of those that a measured lack of CPU explains."""
     held = {
         step + more
         for fault, reached in zip(result["faults"], result["reached"], strict=True)
@@ -105,9 +108,19 @@ def find_false(result):
     }
     healthy = [(int(number), step) for number, step in result["steps"].items() if int(number or 0) not in held]
     healthy = [(number, step) for number, step in healthy if not step.get("error")]
-    found = [(number, verdict, step.get("others", 0.0)) for number, step in healthy for verdict in step["verdicts"]]
-    false = [(number, verdict) for number, verdict, others in found if verdict[2] != NO_CPU or others < BUSY]
+    found = [(number, step, verdict) for number, step in healthy for verdict in step["verdicts"]]
+    false = [(number, verdict) for number, step, verdict in found if not _had_no_cpu(result, step, verdict)]
     return len(healthy), false, len(found) - len(false)
+
+
+def _had_no_cpu(result, step, verdict):
+    """Return whether a verdict says that a process had no CPU, and the bed has measured that, too."""
+    if verdict[2] != NO_CPU:
+        return False
+    if "waited" not in step:
+        return step.get("others", 0.0) >= BUSY
+    usual = median(each["waited"] for each in result["steps"].values() if "waited" in each)
+    return step["waited"] - usual >= WAITED * verdict[5]
 
 
 def count_verdicts(results):
@@ -132,13 +145,13 @@ def count_verdicts(results):
 def find_first(result, step, right):
     """Return the first verdict on a step, if there is one: what is named.
 
-    That a process had no CPU is passed over where other programs took most of the CPUs in that step: it is right, too.
+    That a process had no CPU is passed over where the bed has measured that: it is right, too.
     """
     known = result["steps"].get(str(step), {})
     counted = [
         verdict
         for verdict in known.get("verdicts", [])
-        if verdict[2] != NO_CPU or known.get("others", 0.0) < BUSY or any(_fits(verdict, each) for each in right)
+        if not _had_no_cpu(result, known, verdict) or any(_fits(verdict, each) for each in right)
     ]
     return counted[:1]
 

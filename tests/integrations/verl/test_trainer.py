@@ -300,7 +300,9 @@ def test_the_status_of_the_run_has_the_planned_steps(timer, tmp_path):
         ("sample", KeyError("of one sample, with which verl ends the rollouts"), 0),
     ],
 )
-def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(monkeypatch, tmp_path, caplog, name, error, lines):
+def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(
+    monkeypatch, recorded, tmp_path, caplog, wait_for, name, error, lines
+):
     """With an exception of its rollouts verl's fully asynchronous training ends with exit code 0, before its last step."""
     module = ModuleType("detach_utils")
 
@@ -321,10 +323,14 @@ def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(monkeypatch, tmp_pat
         await asyncio.wait([task])
         await asyncio.sleep(0)
 
-    session = SimpleNamespace(config=SimpleNamespace(run_path=tmp_path))
-    monkeypatch.setattr(trainer, "current_session", lambda: session)
+    told = tmp_path / "told"
+    settings = SimpleNamespace(run_path=tmp_path, run_id="r1", on_stall=f"tee {told}")
+    monkeypatch.setattr(trainer, "current_session", lambda: SimpleNamespace(config=settings))
     asyncio.run(main())
     events = [json.loads(line) for path in tmp_path.rglob("events.jsonl") for line in path.read_text().splitlines()]
     assert [event["kind"] for event in events] == ["crash"] * lines
     assert all("the rollouts ended by KeyError" in event["text"] and "SECRET" not in event["text"] for event in events)
     assert caplog.text.count("CRASH") == lines
+    if lines:
+        wait_for(lambda: told.exists() and "rollouts ended by KeyError" in told.read_text())
+        assert recorded.value("verl.stalls", reason="died") == lines

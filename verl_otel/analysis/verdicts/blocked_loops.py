@@ -57,6 +57,8 @@ _IDLE: Final = frozenset(("poll", "start"))
 """Kinds of segments that compute nothing."""
 _SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", _SUBMISSION: "agent_loop-", _SYNC: "llm_server-"}
 """Kinds of segments, and a phase, that may wait for another process, and the start of its instance."""
+_OF_ROLLOUTS: Final = tuple(sorted(set(_SERVERS.values())))
+"""Starts of the instances that make rollouts. In asynchronous modes they go on beside a step, and only the kinds above and trajectories wait for them."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
 _AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in [^\s;]+)")
 _NEVER: Final = 1 << 63
@@ -82,6 +84,8 @@ class Blocking(NamedTuple):
     """``FILE:LINE in FUNCTION`` of the code that ran; empty: unknown."""
     work: tuple[str, str] = ("", "")
     """Kind and name of the segment that waited for it; empty: it is not on a path."""
+    share: float = 1.0
+    """Share of it for which the process waited for a CPU, if that is the reason: it ran in between, and took longer by this only."""
 
 
 class _Intervals(msgspec.Struct):
@@ -150,11 +154,12 @@ class BlockedLoops(msgspec.Struct):
             if instance.startswith(prefix):
                 names[instance] = None
         line = _read_line(span.attributes)
-        end_ns = _find_end_of_queue(span) if reason == "cpu" else span.end_ns
-        blocking = Blocking(instance, span.start_ns, end_ns, name, reason, culprit, kind, line)
+        blocking = Blocking(instance, span.start_ns, span.end_ns, name, reason, culprit, kind, line)
         if reason == "cpu":
-            self._starved.add(blocking._replace(kind=PAUSED_KIND))
-            if end_ns - span.start_ns < LEAST_WITHOUT_CPU_NS:
+            starved = blocking._replace(kind=PAUSED_KIND, share=_read_share(span))
+            self._starved.add(starved)
+            blocking = _queue(starved)._replace(kind=kind)
+            if blocking.end_ns - blocking.start_ns < LEAST_WITHOUT_CPU_NS:
                 return
         _add(known, blocking)
 
@@ -179,32 +184,50 @@ class BlockedLoops(msgspec.Struct):
 
     def find_pauses(self, begin_ns: int, end_ns: int) -> dict[str, list[Blocking]]:
         """Return the intervals in which processes were paused within two times, by process, also the short ones without a CPU."""
-        found = {instance: list(_cut([known], begin_ns, end_ns)) for instance, known in self._pauses.items()}
+        found: dict[str, list[Blocking]] = defaultdict(list)
+        for instance, known in self._pauses.items():
+            found[instance] += (pause for pause in _cut([known], begin_ns, end_ns) if pause.reason != "cpu")
         for starved in self._starved.find(begin_ns, end_ns):
-            if starved.end_ns - starved.start_ns < LEAST_WITHOUT_CPU_NS:  # the longer ones are there
-                found.setdefault(starved.instance, []).append(starved)
+            found[starved.instance].append(starved)
         return {instance: pauses for instance, pauses in found.items() if pauses}
 
     def find_stood(self, begin_ns: int, end_ns: int) -> list[Blocking]:
         """Return the times for which steps and trajectories of all processes stood at one line within two times."""
         return [stay for known in self._stood.values() for stay in known.find(begin_ns, end_ns)]
 
-    def find_starved(self, begin_ns: int, end_ns: int) -> list[Blocking]:
-        """Return the intervals within two times in which a process had no CPU; disjoint, in the order of time."""
-        return list(_cut([self._starved], begin_ns, end_ns))
+    def find_starved(self, path: Iterable[Segment]) -> list[Blocking]:
+        """Return the intervals on a critical path in which a process that it may wait for had no CPU; disjoint, in the order of time."""
+        found: list[Blocking] = []
+        for segment in path if self._starved else ():
+            times = [(segment.start_ns, segment.end_ns)]
+            is_own = segment.kind not in _IDLE and segment.kind not in _SERVERS and segment.name != _SUBMISSION
+            for starved in self._starved.find(*times[0]):
+                if segment.trace_id or not is_own or not starved.instance.startswith(_OF_ROLLOUTS):
+                    found += cut_to(starved, times)
+        return list(_make_disjoint(sorted(found, key=_start)))
 
     def _join_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
-        """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time."""
-        found, known = _Intervals(), list(self._starved.find(begin_ns, end_ns))
+        """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time.
+
+        Not those that make rollouts: they may go on beside the step.
+        """
+        known = [
+            _queue(starved)
+            for starved in self._starved.find(begin_ns, end_ns)
+            if not starved.instance.startswith(_OF_ROLLOUTS)
+        ]
+        found = _Intervals()
         while known:
             together = [known.pop(0)]
             reached = together[0].end_ns
             while known and known[0].start_ns < reached + APART_NS:
                 together.append(known.pop(0))
                 reached = max(reached, together[-1].end_ns)
-            if reached - together[0].start_ns >= LEAST_WITHOUT_CPU_NS:
+            waited_ns = sum(part.end_ns - part.start_ns for part in _make_disjoint(together))
+            if waited_ns >= LEAST_WITHOUT_CPU_NS:
                 longest = max(together, key=lambda each: each.end_ns - each.start_ns)
-                found.add(longest._replace(start_ns=together[0].start_ns, end_ns=reached))
+                start_ns = together[0].start_ns
+                found.add(longest._replace(start_ns=start_ns, end_ns=start_ns + waited_ns))
         return found
 
     def _find_awaited(self, segment: Segment, starved: _Intervals, starter: str) -> Iterator[Blocking]:
@@ -270,12 +293,17 @@ def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Bl
 
     While a process did not run, no callback blocked its loop.
     """
-    reached = begin_ns
     found = list(heapq.merge(*(intervals.find(begin_ns, end_ns) for intervals in known), key=_start))
     stopped = [blocking for blocking in found if blocking.reason == PROCESS]
     if stopped:
         running = (part for blocking in found if blocking.reason != PROCESS for part in _cut_out(blocking, stopped))
         found = sorted([*stopped, *running], key=_start)
+    yield from _make_disjoint(found, begin_ns, end_ns)
+
+
+def _make_disjoint(found: Iterable[Blocking], begin_ns: int = 0, end_ns: int = _NEVER) -> Iterator[Blocking]:
+    """Yield the parts of intervals, which are in the order of time, that lie within two times and in none before them."""
+    reached = begin_ns
     for blocking in found:
         start, end = max(blocking.start_ns, reached), min(blocking.end_ns, end_ns)
         if end > start:
@@ -317,10 +345,16 @@ def _read_stall(event: Event) -> Blocking | None:
     return Blocking(instance, start, max(start, end), name, "callback", _read_id(culprit), line=line)
 
 
-def _find_end_of_queue(span: SpanRecord) -> int:
-    """Return when a process without a CPU would have gone on if it had waited all the time: it ran in between, and took longer by this only."""
-    queued = span.attributes.get(attr.QUEUED_SECONDS)
-    return min(span.end_ns, span.start_ns + round(queued * 1e9)) if isinstance(queued, (int, float)) else span.end_ns
+def _read_share(span: SpanRecord) -> float:
+    """Return the share of a pause for which its process waited for a CPU."""
+    queued, length_ns = span.attributes.get(attr.QUEUED_SECONDS), span.end_ns - span.start_ns
+    return min(1.0, queued * 1e9 / length_ns) if isinstance(queued, (int, float)) and length_ns > 0 else 1.0
+
+
+def _queue(blocking: Blocking) -> Blocking:
+    """Return an interval as if the process had waited for a CPU first, and then run."""
+    length_ns = round((blocking.end_ns - blocking.start_ns) * blocking.share)
+    return blocking._replace(end_ns=blocking.start_ns + length_ns, share=1.0)
 
 
 def _name(values: Any, reason: str) -> str:
@@ -359,10 +393,13 @@ def _read_id(culprit: dict[str, Any]) -> int:
 
 _LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
+_RANK: Final = "rank"
+_COMPARED: Final = frozenset(("phase", _RANK))
+"""Kinds of verdicts that a lack of CPU explains by what of it is more than usual: threads that only wait have some, too."""
 _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
-_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll"))
-"""Causes that may be the wait for a process that has no spans of its own."""
+_OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll", _SYNC))
+"""Causes that may be the wait for a process that has no spans of its own, or for a replica."""
 _VALIDATION: Final = "validation"
 """Cause that consists of rollouts, which wait for agents, replicas and rewards, whatever pauses their processes."""
 _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
@@ -378,9 +415,13 @@ class Blocked(NamedTuple):
     """Seconds of its critical path that these took from each kind and name of work."""
     starved: Verdict | None = None
     """That processes had no CPU for many short times; it counts where nothing else is found."""
+    usually_starved: float = 0.0
+    """Share of the steps before for which a process that they waited for had no CPU."""
 
 
-def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> Blocked:
+def judge(
+    step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float, usually_starved: float = 0.0
+) -> Blocked:
     """Return the blocked loops and paused processes that a step waited for noticeably.
 
     A callback that blocked its loop, and a process that was stopped, need no comparison with other steps: neither should happen at all.
@@ -391,6 +432,7 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
         waits: The intervals on its critical path.
         members: The trajectories that it trained on.
         usual: Median of the seconds of the steps before; 0: unknown.
+        usually_starved: Median of the seconds of them in which a process that they waited for had no CPU.
     """
     by_subject: dict[tuple[str, str, str], list[Blocking]] = defaultdict(list)
     for blocking in waits:
@@ -399,6 +441,8 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     covered: Keyed[tuple[str, str], float] = Keyed()
     for blockings in by_subject.values():
         seconds = count_seconds(blockings)
+        if (blockings[0].reason, blockings[0].kind) == ("cpu", PAUSED_KIND) and usual:
+            seconds = min(seconds - usually_starved, step.seconds - usual)
         is_callback = all(blocking.reason == "callback" for blocking in blockings)
         least = TRAJECTORY_SECONDS if is_callback else PHASE_SECONDS  # a busy machine delays a process, too
         if seconds < max(least, STEP_SHARE * step.seconds, step.uncertainty):
@@ -482,7 +526,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
 
 
 def name_pauses(
-    step: Step, verdicts: tuple[Verdict, ...], pauses: Mapping[str, Sequence[Blocking]]
+    step: Step, verdicts: tuple[Verdict, ...], pauses: Mapping[str, Sequence[Blocking]], usually_starved: float = 0.0
 ) -> tuple[Verdict, ...]:
     """Return verdicts of which those on processes that were paused meanwhile name the pause, one for each pause of a process.
 
@@ -493,10 +537,11 @@ def name_pauses(
         step: The step.
         verdicts: The verdicts on it.
         pauses: The intervals in which processes were paused during the step, by process.
+        usually_starved: Share of the steps before for which a process that they waited for had no CPU.
     """
     if not pauses or not verdicts:
         return verdicts
-    named = [_name_pause(step, verdict, pauses) for verdict in verdicts]
+    named = [_name_pause(step, verdict, pauses, usually_starved) for verdict in verdicts]
     kept: list[Verdict] = []
     seen: set[tuple[str, str]] = set()
     for verdict in sorted(named, key=lambda verdict: -verdict.saved):
@@ -508,40 +553,88 @@ def name_pauses(
     return tuple(kept)
 
 
-def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
+def _name_pause(
+    step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]], usually_starved: float
+) -> Verdict:
     if verdict.kind in (_LOOP, _PAUSED) or verdict.kind in _EXPLAINED - {"code"}:
         return verdict
     times = find_times(step, verdict)
+    found = [(count_seconds(blockings), blockings) for blockings in _find_pauses_of(verdict, pauses, times)]
+    if verdict.kind in _COMPARED:
+        found.append(_find_without_cpu(step, verdict, pauses, times, usually_starved))
+    for waited, blockings in found:
+        if blockings and waited >= DETAIL_SHARE * verdict.seconds:
+            longest = max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns)
+            if verdict.kind == "between":
+                name, instance = longest.name, longest.instance
+                return verdict._replace(cause=PAUSED_KIND, cause_name=name, instance=instance, rests_on="counters")
+            seconds = min(waited, verdict.seconds)
+            return _make(step, blockings, seconds, min(seconds, verdict.saved))
+    return verdict
+
+
+def _find_pauses_of(
+    verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]], times: Sequence[tuple[int, int]]
+) -> Iterator[list[Blocking]]:
+    """Yield the pauses within some times of the process that a verdict names, and of those that it may have waited for, by process and reason."""
     names = [verdict.instance]
     if verdict.cause in _OF_TRAINER or verdict.cause == _VALIDATION:
         names += [name for name in pauses if name != verdict.instance]
     for instance in names:
         by_name: dict[str, list[Blocking]] = defaultdict(list)
         for pause in pauses.get(instance, ()):
-            if instance == verdict.instance or pause.reason == PROCESS or verdict.cause == _VALIDATION:
+            is_compared = pause.reason == "cpu" and verdict.kind in _COMPARED
+            may_hold = instance == verdict.instance or pause.reason == PROCESS or verdict.cause == _VALIDATION
+            if may_hold and not is_compared:
                 by_name[pause.name] += cut_to(pause, times)
-        for name, blockings in by_name.items():
-            if count_seconds(blockings) >= DETAIL_SHARE * verdict.seconds:
-                if verdict.kind == "between":
-                    return verdict._replace(cause=PAUSED_KIND, cause_name=name, instance=instance, rests_on="counters")
-                seconds = min(count_seconds(blockings), verdict.seconds)
-                return _make(step, blockings, seconds, min(seconds, verdict.saved))
-    return verdict
+        yield from by_name.values()
+
+
+def _find_without_cpu(
+    step: Step,
+    verdict: Verdict,
+    pauses: Mapping[str, Sequence[Blocking]],
+    times: Sequence[tuple[int, int]],
+    usually_starved: float,
+) -> tuple[float, list[Blocking]]:
+    """Return for how much longer than usual a late rank, or processes that did the work of a phase or waited for each other in it, had no CPU, and when."""
+    phase = _find_phase_of(verdict)
+    roles = {_find_role(part.instance) for part in step.path if part.phase == phase and not part.trace_id}
+    starved = [
+        part
+        for instance, known in pauses.items()
+        if (instance == verdict.instance if verdict.kind == _RANK else _find_role(instance) in roles)
+        for pause in known
+        if pause.reason == "cpu"
+        for part in cut_to(pause, times)
+    ]
+    parts = list(_make_disjoint(sorted(starved, key=_start)))
+    usual = sum(end_ns - begin_ns for begin_ns, end_ns in times) / 1e9 - verdict.seconds
+    return count_seconds(parts) - usually_starved * max(0.0, usual), parts
+
+
+def _find_role(instance: str) -> str:
+    return instance.rpartition("-")[0]
 
 
 def find_times(step: Step, verdict: Verdict) -> list[tuple[int, int]]:
     """Return the intervals that a verdict is about: those of the phase, the time after the step, or else all of the step."""
     if verdict.kind == "between":
         return [(step.end_ns, step.open_ns or step.next_ns)]
-    phase = verdict.subject if verdict.subject != "step" else ""
+    phase = _find_phase_of(verdict)
     parts = [(part.start_ns, part.end_ns) for part in step.path if part.phase == phase and not part.trace_id]
     return parts if verdict.kind == "phase" and parts else [(step.start_ns, step.end_ns)]
 
 
+def _find_phase_of(verdict: Verdict) -> str:
+    return verdict.subject if verdict.subject != "step" else ""
+
+
 def cut_to(blocking: Blocking, times: Iterable[tuple[int, int]]) -> list[Blocking]:
-    """Return the parts of an interval that lie within some times."""
+    """Return the parts of an interval that lie within some times, without the time in which its process had a CPU."""
     cut = [(max(blocking.start_ns, begin_ns), min(blocking.end_ns, end_ns)) for begin_ns, end_ns in times]
-    return [blocking._replace(start_ns=begin_ns, end_ns=end_ns) for begin_ns, end_ns in cut if end_ns > begin_ns]
+    parts = [blocking._replace(start_ns=begin_ns, end_ns=end_ns) for begin_ns, end_ns in cut if end_ns > begin_ns]
+    return [_queue(part) for part in parts]
 
 
 def _count_waiting(members: Sequence[Trajectory], blockings: Sequence[Blocking]) -> int:
@@ -579,10 +672,13 @@ def drop_explained(step: Step, verdicts: tuple[Verdict, ...], blocked: Blocked) 
     if not blocked.verdicts:
         return verdicts
     paused = {verdict.instance: verdict.seconds for verdict in blocked.verdicts if verdict.kind == _PAUSED}
+    stopped = {verdict.instance for verdict in blocked.verdicts if verdict.cause_name != NAMES["cpu"]}
     names = {verdict.cause_name for verdict in blocked.verdicts}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
     def explain(verdict: Verdict) -> float:
+        if verdict.kind == _RANK and verdict.instance not in stopped:
+            return 0.0
         if verdict.kind not in _EXPLAINED:
             phase = verdict.subject if verdict.kind == "phase" else ""
             parts = [part for part in step.path if part.phase == phase and part.kind in (KIND, PAUSED_KIND)]
