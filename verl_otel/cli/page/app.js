@@ -4,7 +4,7 @@
 
 import { forgetCharts, redrawCharts } from "./chart.js";
 import { readPalette } from "./colours.js";
-import { announce, bdi, byId, clock, make } from "./dom.js";
+import { bdi, byId, clock, make } from "./dom.js";
 import { compareView } from "./compare.js";
 import { homeView, runHref, stateDot } from "./home.js";
 import { runView } from "./run.js";
@@ -109,7 +109,7 @@ function open() {
   if (shownPath !== null) {
     window.scrollTo(0, 0);
     byId("main").focus({ preventScroll: true });
-    announce(view.title);
+    byId("announcement").textContent = view.title; // for screen readers
   }
   shownPath = pathOf();
   showTop();

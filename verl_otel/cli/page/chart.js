@@ -6,20 +6,13 @@
 import { LINES, fill, palette } from "./colours.js";
 import { ROUND_SECONDS, axisNumber, axisSeconds, bdi, button, make, seconds, shape } from "./dom.js";
 
-const alive = new Set();
 const FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif';
 
-// Draws all charts again, as after a change of the colour scheme; those that have left the page are forgotten.
-export function redrawCharts() {
-  for (const view of alive) {
-    if (view.element.isConnected) view.plot?.redraw(false, true);
-  }
-}
-
-export function forgetCharts() {
-  for (const view of alive) view.destroy();
-  alive.clear();
-}
+// All charts that are drawn: uPlot knows them, because they share a cursor.
+const drawn = () => ["steps", "time"].flatMap((key) => uPlot.sync(key).plots);
+// Draws all charts again, as after a change of the colour scheme.
+export const redrawCharts = () => drawn().forEach((plot) => plot.redraw(false, true));
+export const forgetCharts = () => drawn().forEach((plot) => plot.destroy());
 
 function axisOf(values, extra = {}) {
   const looks = { stroke: () => palette.soft, font: FONT, labelFont: FONT, ticks: { show: false }, gap: 6 };
@@ -42,7 +35,7 @@ export function chart(options) {
   const head = make("div", { class: "chart-head" }, title, readout, reset);
   const element = make("figure", { class: `chart ${options.class ?? ""}` }, head, holder, options.foot);
   const view = { element, plot: null, xs: [], data: [[]], at: -1 };
-  const isSteps = options.axis !== "time";
+  const group = options.axis === "time" ? "time" : "steps"; // charts of one axis share cursor and zoom
   const isTime = options.unit === seconds;
 
   function say(index) {
@@ -52,10 +45,8 @@ export function chart(options) {
     const text = view.at < 0 && options.rest ? options.rest : last < 0 ? "" : options.text(shown);
     readout.textContent = options.where && last >= 0 ? options.where(shown) : text;
     options.moved?.(shown);
-    holder.setAttribute("aria-valuemin", 0);
-    holder.setAttribute("aria-valuemax", Math.max(0, last));
-    holder.setAttribute("aria-valuenow", Math.max(0, view.at));
-    holder.setAttribute("aria-valuetext", text || "nothing to show");
+    const value = { min: 0, max: Math.max(0, last), now: Math.max(0, view.at), text: text || "nothing to show" };
+    for (const [key, each] of Object.entries(value)) holder.setAttribute(`aria-value${key}`, each);
   }
 
   function draw() {
@@ -66,7 +57,7 @@ export function chart(options) {
       return;
     }
     const cursor = {
-      sync: { key: isSteps ? "steps" : "time", scales: ["x", null] }, y: false, drag: { x: true, y: false },
+      sync: { key: group, scales: ["x", null] }, y: false, drag: { x: true, y: false },
       points: { show: !options.paint, size: 7 },
     };
     const hooks = {
@@ -80,9 +71,9 @@ export function chart(options) {
       padding: [options.paint ? 18 : 10, 24, 0, 0], legend: { show: false },
       scales: { x: { time: false, range: xRange }, y: { range: options.range ?? yRange } },
       axes: [
-        axisOf(isSteps ? options.names ?? whole : marksOf(axisSeconds), {
+        axisOf(group === "steps" ? options.names ?? whole : marksOf(axisSeconds), {
           size: 24, space: 56, label: options.label, labelSize: 16, labelGap: -2,
-          incrs: isSteps ? ROUND_STEPS : ROUND_SECONDS,
+          incrs: group === "steps" ? ROUND_STEPS : ROUND_SECONDS,
         }),
         axisOf(marksOf(isTime ? axisSeconds : axisNumber), {
           size: axisWidth, space: 32, ...(isTime ? { incrs: ROUND_SECONDS } : {}),
@@ -134,8 +125,7 @@ export function chart(options) {
     const centre = view.at >= 0 ? view.xs[view.at] : (min + max) / 2;
     const half = factor ? Math.max(0.5, ((max - min) * factor) / 2) : most - least;
     const [from, to] = [Math.max(least, centre - half), Math.min(most, centre + half)];
-    for (const each of uPlot.sync(isSteps ? "steps" : "time").plots) each.setScale("x", { min: from, max: to });
-    plot.setScale("x", { min: from, max: to });
+    for (const each of uPlot.sync(group).plots) each.setScale("x", { min: from, max: to });
   }
 
   function move(to) {
@@ -169,13 +159,7 @@ export function chart(options) {
     event.preventDefault();
   });
 
-  const watch = new ResizeObserver(draw);
-  watch.observe(holder);
-  alive.add(view);
-  view.destroy = () => {
-    watch.disconnect();
-    view.plot?.destroy();
-  };
+  new ResizeObserver(draw).observe(holder);
   view.update = (xs, lines) => {
     view.xs = xs;
     view.data = [xs, ...lines];
@@ -315,13 +299,8 @@ function drawMark(pen, x, y, ratio, word) {
   const size = 4.5 * ratio;
   pen.fillStyle = word === "failed" ? palette.bad : palette.finding;
   pen.beginPath();
-  if (word === "failed") {
-    pen.rect(x - size, y - 2 * size, 2 * size, 2 * size);
-  } else {
-    pen.moveTo(x - size, y - 1.6 * size);
-    pen.lineTo(x + size, y - 1.6 * size);
-    pen.lineTo(x, y);
-  }
+  if (word === "failed") pen.rect(x - size, y - 2 * size, 2 * size, 2 * size);
+  else for (const [dx, dy] of [[-size, -1.6 * size], [size, -1.6 * size], [0, 0]]) pen.lineTo(x + dx, y + dy);
   pen.fill();
 }
 

@@ -35,10 +35,8 @@ export const LINES = [[], [6, 3], [2, 3], [8, 2, 2, 2], [4, 4], [1, 2], [10, 3],
 // How a line looks, beside its name.
 export function lineMark(place) {
   const [hue, [dash]] = LINES[place];
-  const mark = make("i", { class: "line-mark", "aria-hidden": "true" });
-  mark.style.color = `var(--${hue})`;
-  mark.style.borderBlockStartStyle = !dash ? "solid" : dash < 3 ? "dotted" : "dashed";
-  return mark;
+  const style = { color: `var(--${hue})`, borderBlockStartStyle: !dash ? "solid" : dash < 3 ? "dotted" : "dashed" };
+  return make("i", { class: "line-mark", "aria-hidden": "true", style });
 }
 
 // The colours of the style sheet; read again when the scheme changes.

@@ -25,12 +25,10 @@ function showChange({ change }) {
 
 // A bar from the middle: to the right more than A, to the left less.
 function changeBar(row) {
-  const bar = make("i");
   const change = row.change ?? Infinity; // new in B
   const size = Math.min(1, Math.abs(change) / FULL) * 50;
-  bar.style.insetInlineStart = `${change > 0 ? 50 : 50 - size}%`;
-  bar.style.inlineSize = `${size}%`;
-  return make("span", { class: "change-bar", "aria-hidden": "true" }, bar);
+  const style = { insetInlineStart: `${change > 0 ? 50 : 50 - size}%`, inlineSize: `${size}%` };
+  return make("span", { class: "change-bar", "aria-hidden": "true" }, make("i", { style }));
 }
 
 const WORDS = { step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second" };
@@ -122,7 +120,7 @@ export function compareView(first, second) {
       answer.replaceChildren(...answerOf(compared.texts));
       const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
       body.replaceChildren(dataTable("Typical step of each run", COLUMNS, rows, {
-        page: Math.max(8, rows.findLastIndex((row) => row.significant) + 1), quiet: true,
+        page: Math.max(8, rows.findLastIndex((row) => row.significant) + 1),
         empty: "There are too few steps to compare.", look: (row) => (row.significant ? "" : "unsure"),
       }));
       await showScalars(runs);

@@ -18,7 +18,7 @@ from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
 from verl_otel.analysis.findings import Excess, find_excesses, sort_held
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import Activity, Explanation, Segment, Series, Step, Trajectory, sum_causes
+from verl_otel.analysis.model import Activity, Explanation, Segment, Trajectory, sum_causes
 from verl_otel.cli import advice, compare, explain, formatting, rollouts, wording
 from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.compare import make_compare
@@ -58,6 +58,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
     document = make_explain(run, ())
     levers = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))
     explained = {key: value for key, value in to_plain(document).items() if key not in OWN}
+    places = {id(step): index for index, step in enumerate(run.steps)}
     explained["events"] = explained["events"][-LISTED:]
     explained["unfinished"] = [
         {**process, "work": process["work"][:MAX_OPEN]} for process in explained["unfinished"][:LISTED]
@@ -69,9 +70,9 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "findings": list(map(to_plain, find_headlines(run))),
         "blocks": _list_blocks(explain.list_run_blocks(document, levers), document.run.devices),
         "unknown": list(explain.list_unknown(document)),
-        "start_up": _find_places(run, step_lengths.find_start_up(run.steps)),
-        "unexplained": _find_places(run, step_lengths.find_unexplained(run.steps)),
-        "longer": _find_longer(run),
+        "start_up": sorted(places[id(step)] for step in step_lengths.find_start_up(run.steps)),
+        "unexplained": sorted(places[id(step)] for step in step_lengths.find_unexplained(run.steps)),
+        "longer": {str(places[id(step)]): round(lost, 4) for step, lost in sort_held(run)},
         "indicators": [indicator._asdict() for indicator in indicators.find(run)[1]],
         "slowest": [describe_trajectory(trajectory, trajectory.start_ns) for trajectory in run.slowest],
         "facts": {key: value for key, value in run.manifest.items() if key not in NO_FACTS},
@@ -86,18 +87,6 @@ def _list_blocks(blocks: Iterable[explain.Block], devices: DeviceSum) -> list[di
     drawn = list(wording.describe_devices(devices))
     listed = ((title, list(lines)) for title, lines in blocks)
     return [{"title": title, "lines": lines} for title, lines in listed if lines and lines != drawn]
-
-
-def _find_places(run: Explanation, chosen: Iterable[Step]) -> list[int]:
-    """Return the indexes of some steps of a run."""
-    wanted = set(map(id, chosen))
-    return [index for index, step in enumerate(run.steps) if id(step) in wanted]
-
-
-def _find_longer(run: Explanation) -> dict[str, float]:
-    """Return by how many seconds steps took longer than usual, by their indexes, those that lost most first."""
-    places = {id(step): str(index) for index, step in enumerate(run.steps)}
-    return {places[id(step)]: round(lost, 4) for step, lost in sort_held(run)}
 
 
 # -- its steps --
@@ -246,19 +235,16 @@ def list_scalars(run: Explanation, names: Iterable[str] | None = None, limit: in
     steps = scalars.find_steps(run.series)
     wanted = None if names is None else set(names)
     chosen = [one for one in run.series if one.name != TRAINING_STEP and (wanted is None or one.name in wanted)]
-    return [_describe_scalar(one, steps, run.start_ns, limit) for one in chosen[: 50 if wanted else MAX_SERIES]]
-
-
-def _describe_scalar(series: Series, steps: Mapping[int, float], begin_ns: int, limit: int) -> dict[str, Any]:
-    by_steps, xs = scalars.find_axis(series, steps, begin_ns)
-    at, values = thin(xs, series.values, limit)
-    return {
-        "name": printable.show(series.name),
-        "labels": {printable.show(key): printable.show(value) for key, value in series.labels},
-        "by_steps": by_steps,
-        "x": [round(x, 3) for x in at],
-        "y": values,
-    }
+    listed = []
+    for series in chosen[: 50 if wanted else MAX_SERIES]:
+        by_steps, xs = scalars.find_axis(series, steps, run.start_ns)
+        at, values = thin(xs, series.values, limit)
+        labels = {printable.show(key): printable.show(value) for key, value in series.labels}
+        x = [round(each, 3) for each in at]
+        listed.append(
+            {"name": printable.show(series.name), "labels": labels, "by_steps": by_steps, "x": x, "y": values}
+        )
+    return listed
 
 
 def thin(xs: Sequence[float], ys: Sequence[float], limit: int) -> tuple[list[float], list[float | None]]:

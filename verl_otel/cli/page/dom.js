@@ -10,6 +10,7 @@ export function make(tag, properties = {}, ...children) {
   for (const [key, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "style") Object.assign(element.style, value);
     else if (/^(class|role|scope|for|aria-.*|data-.*)$/.test(key)) element.setAttribute(key, value);
     else element[key] = value;
   }
@@ -34,35 +35,21 @@ export function prose(text) {
   return bdi(joined.replace(/(\u00a0[hm]) (?=\d)|(\u00a0(?:GPU|device)) (?=m?s\b)/g, "$1$2\u00a0"));
 }
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-let ids = 0;
-const freshId = (stem) => `${stem}-${(ids += 1)}`;
-
 // Lets the browser draw and answer between two pieces of work.
 export const pause = () => new Promise((resolve) => setTimeout(resolve));
 
-// Announced by screen readers; not visible.
-export function announce(text) {
-  byId("announcement").textContent = text;
-}
-
-export function button(text, act, properties = {}) {
-  return make("button", { type: "button", onclick: act, ...properties }, text);
-}
+export const button = (text, act, properties = {}) =>
+  make("button", { type: "button", onclick: act, ...properties }, text);
 
 export function section(id, title, ...content) {
   return make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), content);
 }
 
 // One of a few values: a row of radio buttons that looks like one control.
-export function segmented(label, options, chosen, act) {
-  const name = freshId("choice");
-  return make("fieldset", { class: "segmented" }, make("legend", { class: "unseen" }, label),
-    options.map(([value, text]) => {
-      const facts = { type: "radio", name, id: freshId("option"), checked: value === chosen };
-      const input = make("input", { ...facts, onchange: () => act(value) });
-      return [input, make("label", { for: input.id }, text)];
-    }));
-}
+export const segmented = (name, options, chosen, act) =>
+  make("fieldset", { class: "segmented" }, make("legend", { class: "unseen" }, name), options.map(([value, text]) =>
+    make("label", {},
+      make("input", { type: "radio", name, checked: value === chosen, onchange: () => act(value) }), text)));
 
 // Facts by name; unknown ones are left out.
 export function factList(facts) {
@@ -105,17 +92,12 @@ export function details(title, content) {
 }
 
 // An area in the hue and the pattern of a look.
-export function area(name, [hue, pattern], properties = {}) {
-  const element = make("i", { class: `${name} pattern-${pattern}`, ...properties });
-  element.style.backgroundColor = `var(--${hue})`;
-  return element;
-}
-
+export const area = (name, [hue, pattern], { style, ...properties } = {}, ...children) => make("i", {
+  class: `${name} pattern-${pattern}`, style: { backgroundColor: `var(--${hue})`, ...style }, ...properties,
+}, ...children);
 export const swatch = (look) => area("swatch", look, { "aria-hidden": "true" });
-
-export function legend(looks) {
-  return make("ul", { class: "legend" }, looks.map((look) => make("li", {}, swatch(look), bdi(look[2]))));
-}
+export const legend = (looks) =>
+  make("ul", { class: "legend" }, looks.map((look) => make("li", {}, swatch(look), bdi(look[2]))));
 
 // -- how values are written --
 
@@ -163,9 +145,7 @@ export function percent(share) {
   return share > 0 && share < 0.005 ? "< 1%" : `${shown}%`;
 }
 
-export function count(value) {
-  return value === null || value === undefined ? "" : value.toLocaleString("en-US");
-}
+export const count = (value) => value?.toLocaleString("en-US") ?? "";
 
 export function number(value) {
   if (value === null || value === undefined) return "–";
@@ -177,9 +157,8 @@ export function number(value) {
 // A number with its noun in singular or plural: counted(1, "GPU") is "1 GPU".
 export const counted = (value, noun, plural = `${noun}s`) => `${count(value)} ${value === 1 ? noun : plural}`;
 
-export function clock(time) {
-  return time ? `${new Date(time * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "";
-}
+export const clock = (time) =>
+  (time ? `${new Date(time * 1000).toISOString().slice(0, 19).replace("T", " ")} UTC` : "");
 
 // How long ago a time was, in the largest unit that fits.
 export function ago(time, now = Date.now() / 1000) {
@@ -203,12 +182,15 @@ export const figures = (title, value, write) => numbers(title, (row) => value(ro
 // columns: {title, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}
 // look(row): the class of a row
 export function dataTable(caption, all, rows, options = {}) {
-  const { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", quiet = false, look } = options;
+  const { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", look } = options;
   if (!rows.length) return make("p", { class: "soft empty" }, empty);
   const columns = all.filter((column) => column.keep || rows.some((row) => column.text(row) !== ""));
   let [by, shown] = [sorted, page];
   const body = make("tbody");
-  const more = make("p", { class: "more" });
+  const more = button("", () => {
+    shown *= 4;
+    fill();
+  }, { class: "more" });
   const value = (column, row) => (column.value ? column.value(row) : column.text(row)) ?? "";
   const isLess = (a, b) => (typeof a === "number" && typeof b === "number"
     ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
@@ -235,24 +217,17 @@ export function dataTable(caption, all, rows, options = {}) {
     const column = columns.find((each) => each.title === by?.title);
     const ordered = (a, b) => isLess(value(column, a), value(column, b)) * (by.down ? -1 : 1);
     const order = column ? [...rows].sort(ordered) : rows;
-    columns.forEach((each, index) => {
-      if (each === column) heads[index].setAttribute("aria-sort", by.down ? "descending" : "ascending");
-      else heads[index].removeAttribute("aria-sort");
-    });
-    const cells = (row) => columns.map((each, index) => cell(each, index, row));
-    const line = (row) => make("tr", { class: look?.(row) || undefined }, cells(row));
-    body.replaceChildren(...order.slice(0, shown).map(line));
+    heads.forEach((head) => head.removeAttribute("aria-sort"));
+    if (column) heads[columns.indexOf(column)].setAttribute("aria-sort", by.down ? "descending" : "ascending");
+    body.replaceChildren(...order.slice(0, shown).map((row) =>
+      make("tr", { class: look?.(row) || undefined }, columns.map((each, index) => cell(each, index, row)))));
     const left = order.length - shown;
-    const grow = () => {
-      shown *= 4;
-      fill();
-    };
-    const words = `Show ${count(Math.min(left, shown * 3))} more of ${count(order.length)}`;
-    more.replaceChildren(...(left > 0 ? [button(words, grow)] : []));
+    more.hidden = left <= 0;
+    more.textContent = `Show ${count(Math.min(left, shown * 3))} more of ${count(order.length)}`;
   }
 
   fill();
-  const title = make("caption", { class: quiet ? "unseen" : undefined }, caption);
+  const title = make("caption", { class: "unseen" }, caption);
   const table = make("table", {}, title, make("thead", {}, make("tr", {}, heads)), body);
   const scroll = make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, table);
   return make("div", { class: "table" }, scroll, more);

@@ -24,13 +24,11 @@ export function laneChart(title, lanes, end) {
   const place = (value) => `${((value - from) / (to - from)) * 100}%`;
 
   function bar(item) {
-    const mark = area(`bar${item.failed ? " failed" : ""}`, item.look);
-    const [begin, stop] = [Math.max(item.from, from), Math.min(item.to, to)];
-    mark.style.insetInlineStart = place(begin);
-    mark.style.inlineSize = `max(1px, ${((stop - begin) / (to - from)) * 100}%)`;
-    if ((stop - begin) / (to - from) > 0.1 && item.short) mark.append(make("span", {}, item.short));
-    mark.item = item;
-    return mark;
+    const begin = Math.max(item.from, from);
+    const share = (Math.min(item.to, to) - begin) / (to - from);
+    const style = { insetInlineStart: place(begin), inlineSize: `max(1px, ${share * 100}%)` };
+    return area(`bar${item.failed ? " failed" : ""}`, item.look, { style, item },
+      share > 0.1 && item.short ? make("span", {}, item.short) : "");
   }
 
   function laneOf(lane) {
@@ -49,10 +47,9 @@ export function laneChart(title, lanes, end) {
     const words = axisSeconds(step);
     const marks = [];
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
-      const mark = make("span", {}, words(+at.toPrecision(6)));
-      mark.style.insetInlineStart = place(at);
-      if (at - from > 0.97 * (to - from)) mark.classList.add("end");
-      marks.push(mark);
+      const isEnd = at - from > 0.97 * (to - from);
+      const facts = { class: isEnd ? "end" : undefined, style: { insetInlineStart: place(at) } };
+      marks.push(make("span", facts, words(+at.toPrecision(6))));
     }
     axis.replaceChildren(make("span", { class: "lane-track" }, marks));
     body.replaceChildren(...lanes.map(laneOf));
@@ -65,8 +62,8 @@ export function laneChart(title, lanes, end) {
   }
 
   function say(item) {
-    const words = item ? `${item.text}, ${seconds(item.to - item.from)} from ${seconds(item.from)}` : "Drag to zoom.";
-    readout.textContent = words;
+    readout.textContent = item ? `${item.text}, ${seconds(item.to - item.from)} from ${seconds(item.from)}`
+      : "Drag to zoom.";
   }
 
   function dragged(event) {

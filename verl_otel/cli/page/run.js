@@ -76,7 +76,7 @@ function stepTable(steps, name) {
     { title: "Outcome", text: (index) => steps.failed[index].toLowerCase() },
     { title: "Why, and what to do", wide: true, text: (index) => (causes.has(index) ? whyOf(causes.get(index)) : "") },
     ...Object.entries(steps.phases).slice(0, MOST_PHASES).map(([key, values]) => column(key, values)),
-  ], rows, { page: 10, quiet: true });
+  ], rows, { page: 10 });
 }
 
 // -- its indicators --
@@ -146,7 +146,7 @@ function slowestPart(run, name, steps) {
   const hint = "Prompts and responses are on the page of a step: verl writes them for this run.";
   return [
     dataTable("Slowest trajectories of the run", [first, step, ...others], run.slowest,
-      { page: 6, quiet: true, empty: "No trajectory has been recorded yet." }),
+      { page: 6, empty: "No trajectory has been recorded yet." }),
     run.samples.length && isLive ? make("p", { class: "soft" }, hint) : "",
   ];
 }
@@ -159,11 +159,8 @@ export function shareBar({ gpus, seconds: each, states, causes }) {
   if (!all.length) return make("p", { class: "soft empty" }, "What the devices did is not known.");
   const ordered = Object.keys(states).flatMap((state) => all.filter(([key]) => look.cause(key)[3] === state));
   const text = ([key, share]) => `${look.cause(key)[2]} ${percent(share)}`;
-  const parts = ordered.map((row) => {
-    const part = area("part", look.cause(row[0]), { title: text(row) });
-    part.style.inlineSize = `${row[1] * 100}%`;
-    return part;
-  });
+  const parts = ordered.map(([key, share]) =>
+    area("part", look.cause(key), { title: text([key, share]), style: { inlineSize: `${share * 100}%` } }));
   const lines = ordered.filter(([, share]) => share >= 0.005).map(([key, share]) => make("tr", {},
     make("th", { scope: "row" }, swatch(look.cause(key)), " ", look.cause(key)[2]),
     make("td", { class: "soft" }, look.cause(key)[3]),
@@ -182,7 +179,7 @@ function devicePart({ devices, gpu }) {
   const columns = Object.keys(devices.causes).map((key) =>
     figures(look.cause(key)[2], (row) => row.causes[key], seconds));
   const table = () => dataTable("Device time by device", [{ title: "Device", text: (row) => row.device }, ...columns],
-    rows, { page: 16, quiet: true });
+    rows, { page: 16 });
   return [shareBar(devices), rows.length > 1 ? details(`By device (${count(rows.length)})`, table) : ""];
 }
 
@@ -208,7 +205,7 @@ function eventsPart(run) {
 
 function tree(value) {
   const text = String(value);
-  if (value === null || typeof value !== "object") return text.includes("\n") ? make("pre", {}, text) : bdi(text);
+  if (value === null || typeof value !== "object") return make(text.includes("\n") ? "pre" : "bdi", {}, text);
   return make("dl", { class: "tree" }, Object.entries(value).map(([key, item]) =>
     [make("dt", {}, bdi(key)), make("dd", {}, tree(item))]));
 }

@@ -42,7 +42,7 @@ export function scalarChart(title, { band = null, height = 190, names = null } =
   const valueAt = (index) => (line, place) => `${textOf(line)}${number(columns[place][index])}`;
 
   function begin() {
-    view?.destroy();
+    view?.plot?.destroy();
     view = chart({
       title, height, band, axis: by(), unit: number, series: shown.map(() => ({})),
       label: by() === "step" ? "step" : "since the start",

@@ -49,11 +49,9 @@ const COLUMNS_OF_STEPS = ["number", "start", "seconds", "failed"];
 export class Steps {
   constructor(name) {
     this.name = name;
-    Object.assign(this, {
-      settled: 0, count: 0, held: [], longer: {}, marks: new Map(),
-      phases: Object.create(null), gpu: Object.create(null),
-      ...Object.fromEntries(COLUMNS_OF_STEPS.map((key) => [key, []])),
-    });
+    Object.assign(this, { settled: 0, count: 0, held: [], longer: {}, marks: new Map() });
+    for (const key of COLUMNS_OF_STEPS) this[key] = [];
+    for (const key of ["phases", "gpu"]) this[key] = Object.create(null);
   }
 
   // Returns whether anything is new.

@@ -77,7 +77,7 @@ const pathTable = (step) => details("The critical path as a table", () => dataTa
   { title: "Process", text: (row) => row.process },
   { title: "Trajectory", text: (row) => step.labels[row.trace_id] ?? "" },
   numbers("Turn", (row) => row.turn),
-], step.path, { page: 30, quiet: true }));
+], step.path, { page: 30 }));
 
 // How long it took beside the others, and what delayed it, the largest cause first.
 function verdicts(step) {
@@ -103,10 +103,9 @@ export function stepView(name, key) {
   const isNew = changes();
   let index = -1;
 
-  function page(text, to, label) {
-    if (!(to >= 0 && to < steps.count)) return make("span", { class: "button off", "aria-hidden": "true" }, text);
-    return make("a", { class: "button", href: hrefAt(to), "aria-label": label }, text);
-  }
+  const page = (text, to, label) => (to >= 0 && to < steps.count
+    ? make("a", { class: "button", href: hrefAt(to), "aria-label": label }, text)
+    : make("span", { class: "button off", "aria-hidden": "true" }, text));
 
   function draw(step, run) {
     heading.replaceChildren(`${steps.title(index)}: ${seconds(steps.seconds[index])}`);
@@ -128,7 +127,7 @@ export function stepView(name, key) {
 
   function detailOf(step, run, hrefOf) {
     const table = dataTable("Trajectories of the step", trajectoryColumns(hrefOf), step.trajectories,
-      { page: 16, quiet: true, empty: "No trajectory was kept." });
+      { page: 16, empty: "No trajectory was kept." });
     const samples = isLive && run.samples.length && steps.number[index] !== null;
     const link = { href: runHref(name, "samples", "training", steps.number[index]) };
     const isPart = step.members > step.trajectories.length;
@@ -201,7 +200,7 @@ const callTable = (row) => dataTable("Calls of the trajectory", [
   numbers("Turn", (part) => part.turn), numbers("From", (part) => part.after - row.after, seconds),
   figures("Took", (part) => part.seconds, seconds),
   { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },
-], [...row.activities].sort((a, b) => a.after - b.after), { page: 40, quiet: true, empty: "No call of it was kept." });
+], [...row.activities].sort((a, b) => a.after - b.after), { page: 40, empty: "No call of it was kept." });
 
 export function trajectoryView(name, key, id) {
   const steps = stepsOf(name);
@@ -259,7 +258,7 @@ function sampleCard(sample, place) {
 const promptOf = ([first]) => [make("h2", {}, "Prompt"),
   make("pre", { tabIndex: 0, role: "region", "aria-label": "Prompt" }, bdi(first.prompt))];
 
-const groupTable = (rows, hrefOf) => dataTable(counted(rows.length, "prompt"), [
+const groupTable = (rows, hrefOf) => dataTable("Prompts of the step", [
   { title: "Sample", text: (row) => make("a", { href: hrefOf(row) }, bdi(row.group)), value: (row) => row.group },
   figures("Responses", (row) => row.samples, count),
   ...["Lowest score", "Highest score"].map((title, end) => numbers(title, (row) => row.scores[end], number)),

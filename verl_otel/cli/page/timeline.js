@@ -66,7 +66,8 @@ export function timeline(steps, open) {
     unit: seconds,
     label: "step",
     text: describe,
-    rest: "Drag to zoom, click to open a step.",
+    rest: matchMedia("(hover: none), (max-width: 700px)").matches ? "Tap a step to open it."
+      : "Drag to zoom, click to open a step.",
     click: open,
     names: (plot, at) => at.map(nameOf),
     keys: (at) => ({ v: next(at, 1), V: next(at, -1) }),
