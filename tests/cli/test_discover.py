@@ -262,9 +262,9 @@ def test_of_a_page_without_an_end_the_beginning_is_read(monkeypatch):
 def test_an_answer_that_drips_ends_at_its_time_out(monkeypatch):
     """That of a target, of a Prometheus that is checked, and of a service discovery that the trainer asks."""
     for module in (check_stack, prometheus_file):
-        monkeypatch.setattr(module, "TIMEOUT", 1.0)
+        monkeypatch.setattr(module, "TIMEOUT", 0.3)
     with Endpoint(slow_body) as endpoint:
-        assert discover.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 1.0).state == "silent"
+        assert discover.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 0.3).state == "silent"
         with pytest.raises(check_stack.NoAnswerError):
             check_stack.ask_url(endpoint.url)
         assert prometheus_file.lists_run(endpoint.url, "r1") is None

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import explanations, stories, texts
@@ -575,7 +575,9 @@ def small_run(tmp_path_factory):
     return Run.open(stories.training(tmp_path_factory.mktemp("runs") / "r1", "r1").write()).explanation
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 200), st.text(max_size=3000))
+@example(200, "a\n" * 1500)
 def test_it_is_bounded_whatever_happened(small_run, count, text):
     events = tuple(Event("stall", 1, text, {}) for _ in range(count))
     run = small_run._replace(events=events, problems=(text,) * count)

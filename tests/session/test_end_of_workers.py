@@ -43,7 +43,7 @@ def test_the_run_goes_on_after_the_end_of_its_workers(driver):
     assert list_processes(driver) == sorted([*own, "process-8"])
     assert prometheus_targets.read_own_targets(driver.config) == targets
     assert "ended" not in run_manifest.read(driver.config.run_path)["attempts"][-1]
-    driver.stop()
+    verl_otel.shutdown()
     assert watchdog.has_ended(driver.config)
     assert "ended" in run_manifest.read(driver.config.run_path)["attempts"][-1]
 

@@ -19,18 +19,17 @@ _HIDDEN: Final = re.compile(
 
 
 def show(text: object, limit: int = LONGEST) -> str:
-    r"""Return text for one line: cut off, with line breaks, control characters and marks of direction escaped.
+    r"""Return text for one line: with line breaks, control characters and marks of direction escaped, and cut off.
 
     Args:
         text: A name, or a sentence with names.
-        limit: Maximum number of characters.
+        limit: Maximum number of characters that are returned.
 
     Example:
         show("a" + chr(0x202E) + "b") == r"a\u202eb"
     """
-    value = str(text)
-    value = value if len(value) <= limit else value[: limit - 1] + "…"
-    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
+    value = _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text)[: limit + 1])
+    return value if len(value) <= limit else value[: limit - 1] + "…"
 
 
 def show_lines(text: object, limit: int = 20_000, longest: int = LONGEST) -> str:
