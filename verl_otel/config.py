@@ -565,15 +565,16 @@ _SHARED: Final = "OTEL_"
 _ignored: dict[str, str] = {}
 
 
-def note_ignored(variable: str, problem: str) -> None:
+def note_ignored(variable: str, problem: str, instead: str = "its default is used") -> None:
     """Note that the value of a variable of OpenTelemetry is ignored, and log it, once per process.
 
     Args:
         variable: Its name.
         problem: The variable, its value, and what is allowed.
+        instead: What is done instead.
     """
     _ignored[variable] = problem
-    error_boundary.warn_once(f"ignored {variable}", "verl-otel: %s; its default is used", problem)
+    error_boundary.warn_once(f"ignored {variable}", "verl-otel: %s; %s", problem, instead)
 
 
 def list_ignored() -> list[str]:

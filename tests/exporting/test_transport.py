@@ -91,6 +91,13 @@ def test_headers_are_decoded(text, headers):
     assert load(HEADERS=text).headers == headers
 
 
+def test_a_header_that_is_no_pair_gets_a_line_without_its_text(caplog):
+    """A token without its name is a usual mistake, and the answer 401 alone does not show it."""
+    assert load(HEADERS="a=1,hunter2, ,=x").headers == {"a": "1"}
+    assert "OTEL_EXPORTER_OTLP_HEADERS: part 2, 3 is no key=value; it is left out" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [

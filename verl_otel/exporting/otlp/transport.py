@@ -110,7 +110,7 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
         signal=signal,
         url=url,
         protocol=protocol,
-        headers=_parse_headers(read("HEADERS")),
+        headers=_parse_headers(*find("HEADERS")),
         timeout=_seconds(*find("TIMEOUT")),
         compression=_one_of(compression_variable, compression.lower(), _COMPRESSIONS),
         certificate=read("CERTIFICATE") or None,
@@ -180,10 +180,16 @@ def _seconds(variable: str, text: str) -> float:
     return seconds
 
 
-def _parse_headers(text: str) -> dict[str, str]:
-    """Read ``key=value,key2=value2`` with percent-encoded values; what has no ``=`` is left out (it is never logged)."""
-    pairs = (part.partition("=") for part in text.split(",") if "=" in part)
-    return {unquote(key.strip()).lower(): unquote(value.strip()) for key, _, value in pairs if key.strip()}
+def _parse_headers(variable: str, text: str) -> dict[str, str]:
+    """Read ``key=value,key2=value2`` with percent-encoded values; what is no such pair is left out, and never logged: it may be a secret."""
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    found = {
+        unquote(key.strip()).lower(): unquote(value.strip()) for key, equals, value in pairs if equals and key.strip()
+    }
+    broken = [str(place) for place, (key, equals, _) in enumerate(pairs, 1) if not (equals and key.strip())]
+    if broken:
+        note_ignored(variable, f"{variable}: part {', '.join(broken)} is no key=value", "it is left out")
+    return found
 
 
 MAX_ANSWER: Final = 4096
