@@ -133,7 +133,7 @@ def idle(folder: Path) -> Figures:
 def busy(folder: Path) -> Figures:
     """An agent loop worker by the second: what it takes while its trajectories of a step are open, beside the same without telemetry."""
     del folder
-    on, off = (measure_node(kind, 1, 30.0, shape.PER_WORKER)["cpu"] for kind in ("file", "none"))
+    on, off = (measure_node(kind, 1, 30.0, PER_WORKER)["cpu"] for kind in ("file", "none"))
     return {"cpu_per_second": on - off}
 
 
