@@ -87,7 +87,7 @@ else ifeq ($(SUITE),quick)
 else ifeq ($(SUITE),scale)
 	$(BENCH)/bin/python -m benchmarks.scale
 else ifeq ($(SUITE),end_to_end)
-	$(BENCH)/bin/python -m benchmarks run --suite end_to_end --json benchmarks/results/end_to_end.json
+	$(BENCH)/bin/python -m benchmarks run --suite end_to_end --processes 2 --json benchmarks/results/end_to_end.json
 else
 	$(BENCH)/bin/python -m benchmarks run --minutes 3 --json benchmarks/results/latest.json
 	$(BENCH)/bin/python -m benchmarks run --suite total --processes 3 --minutes 6 --json benchmarks/results/latest_total.json

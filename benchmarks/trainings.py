@@ -26,7 +26,7 @@ from verl_otel.semconv import attributes as attr
 
 WAIT: Final = 60
 """Seconds that a call of the tool waits."""
-STEPS: Final = 6
+STEPS: Final = 8
 """Of a training that are measured: those that begin when all trainings have begun."""
 PROMPTS: Final = 16
 """Of a step; two trajectories each."""

@@ -156,10 +156,17 @@ def measure_seconds(kind: str, number: int, seconds: float, folder: str = "") ->
     return result
 
 
-def measure_node(kind: str, processes: int, seconds: float) -> dict[str, float]:
-    """Return what the idle processes of a run on one node take: CPU and bytes of one, threads and memory of all."""
+def measure_node(kind: str, processes: int, seconds: float, number: int = 0) -> dict[str, float]:
+    """Return what the processes of a run on one node take: CPU and bytes of one, threads and memory of all.
+
+    Args:
+        kind: One of `KINDS`.
+        processes: How many.
+        seconds: Length of the measurement.
+        number: Trajectories that each has open.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.hooks", kind, "--open", "0", "--seconds", str(seconds)]
+        command = [sys.executable, "-m", "benchmarks.hooks", kind, "--open", str(number), "--seconds", str(seconds)]
         environment = {**os.environ, "VERL_OTEL_RUN_ID": "node"}
         started = [
             subprocess.Popen([*command, "--folder", folder], env=environment, stdout=subprocess.PIPE, text=True)
@@ -181,7 +188,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folder", default="", help="of runs (a temporary one)")
     arguments = parser.parse_args(argv)
     if arguments.processes > 1:
-        figures = measure_node(arguments.kind, arguments.processes, arguments.seconds)
+        figures = measure_node(arguments.kind, arguments.processes, arguments.seconds, arguments.open or 0)
     elif arguments.open is not None:
         figures = measure_seconds(arguments.kind, arguments.open, arguments.seconds, arguments.folder)
     else:

@@ -130,6 +130,13 @@ def idle(folder: Path) -> Figures:
     return {"cpu_per_second": measured["cpu"], "memory_mib": measured["mib"] / NODE_PROCESSES}
 
 
+def busy(folder: Path) -> Figures:
+    """An agent loop worker by the second: what it takes while its trajectories of a step are open, beside the same without telemetry."""
+    del folder
+    on, off = (measure_node(kind, 1, 30.0, PER_WORKER)["cpu"] for kind in ("file", "none"))
+    return {"cpu_per_second": on - off}
+
+
 def watcher(folder: Path) -> Figures:
     """The watcher of a node: a second with all processes on its node, and one with all on other nodes of a shared file system."""
     from verl_otel.recording.duration_stats import DurationStats
@@ -236,7 +243,7 @@ def reader(folder: Path) -> Figures:
 
 
 PROBES: Final[Mapping[str, Callable[[Path], Figures]]] = {
-    function.__name__: function for function in (worker, trainer, idle, watcher, targets, series, reader)
+    function.__name__: function for function in (worker, busy, trainer, idle, watcher, targets, series, reader)
 }
 
 

@@ -35,8 +35,14 @@ def rows(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
     worker, trainer, watcher, reader = parts["worker"], parts["trainer"], parts["watcher"], parts["reader"]
     cpu = worker["cpu_seconds"]
     yield (
-        "agent loop worker, CPU of a step", "its trajectories", f"{cpu / shape.PER_WORKER * 1e6:,.0f} µs a trajectory of 32 spans",
+        "agent loop worker, CPU of recording a step", "its trajectories", f"{cpu / shape.PER_WORKER * 1e6:,.0f} µs a trajectory of 32 spans",
         f"{cpu * 1e3:,.0f} ms of {shape.STEP_SECONDS} s, {cpu / shape.STEP_SECONDS:.3%} of a core",
+    )  # fmt: skip
+    second = parts["busy"]["cpu_per_second"]
+    yield (
+        "agent loop worker, CPU of all by the second", "trajectories that are open",
+        f"{second * 1e3:.1f} ms a second with {shape.PER_WORKER} open, two of which begin in a second",
+        f"{second * shape.STEP_SECONDS * 1e3:,.0f} ms of {shape.STEP_SECONDS} s at most, {second:.2%} of a core",
     )  # fmt: skip
     yield (
         "agent loop worker, memory", "nothing", f"{worker['memory_begin_mib']:.0f} MiB after 3 steps",
