@@ -93,7 +93,7 @@ def write(results):
     return _TEXT.format(
         series=_wrap(
             f"{_describe_series(planted)} Each training was run once, and no detector was changed because of one. "
-            "Some were changed between the seeds, for other reasons: the last one was run with the present ones."
+            f"Some were changed between the seeds, for other reasons. {_describe_last(planted)}"
         ),
         development=_wrap(_describe_development(development)),
         kinds=len(KINDS),
@@ -149,6 +149,13 @@ def _describe_series(results):
         f"Seeds: {seeds}. The machine ran other work: when a training began, its load was {_describe_load(results)}, and during the "
         f"median step other programs took {median(shares):.0%} of the CPUs, at most {max(shares):.0%}."
     )
+
+
+def _describe_last(results):
+    """Return which results the present detectors gave: those of the last seed only."""
+    last = max((result["seed"] for result in results if "seed" in result), key=int, default="")
+    modes = ", ".join(f"`{mode}`" for mode in sorted({find_mode(each) for each in results if each.get("seed") == last}))
+    return f"Seed {last} ({modes}) was run with the present ones, the others with earlier ones." if last else ""
 
 
 def _describe_development(results):
