@@ -69,7 +69,7 @@ CASES: Final = (
             Variant(AGAIN, "the same once more", lambda: training(on=False)),
             Variant(OURS, "the switch on, everything else as it comes", lambda: training(on=True)),
         ),
-        (Target("telemetry's CPU, by accounting, in % of a step of a minute on the CPU bed", 0.1, figure=ALL),),
+        (Target("telemetry's CPU, by accounting, in % of a core, all processes of the CPU bed", 1.5, figure=ALL),),
         unit="s",
         steady=False,
         rounds=trainings.STEPS,
