@@ -420,9 +420,9 @@ class Aggregator(msgspec.Struct, dict=True):
         if (waits or starved) and not is_first:  # the first step of an attempt includes the start-up
             found = blocked_loops.judge(step, waits, built.members, usual, usually_starved)
             rest = blocked_loops.judge_starved(step, starved, usual, usually_starved)
-            share = usually_starved / usual if usual else 0.0
-            if found.verdicts or rest is not None or share:
-                self._blocked[step.trace_id] = found._replace(starved=rest, usually_starved=share)
+            starved_share = usually_starved / usual if usual else 0.0
+            if found.verdicts or rest is not None or starved_share:
+                self._blocked[step.trace_id] = found._replace(starved=rest, starved_share=starved_share)
         return path, blocked_loops.find_saving(waits, built.members)
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
@@ -509,7 +509,7 @@ class Aggregator(msgspec.Struct, dict=True):
             until_ns = max(step.end_ns, step.open_ns or step.next_ns)
             pauses = self.blocked_loops.find_pauses(step.start_ns, until_ns) if verdicts else {}
             stood = self.blocked_loops.find_stood(step.start_ns, until_ns) if verdicts else []
-            verdicts = blocked_loops.name_pauses(step, verdicts, pauses, blocked.usually_starved)
+            verdicts = blocked_loops.name_pauses(step, verdicts, pauses, blocked.starved_share)
             named = standing.name_lines(step, verdicts, stood)
             return tuple(one._replace(instance="") if _may_be_another(step, one) else one for one in named)
 

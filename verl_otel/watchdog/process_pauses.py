@@ -30,10 +30,10 @@ COLLECTION, CPU, INTERPRETER, PROCESS, EXECUTOR = "collection", "cpu", "interpre
 """Reasons: a collection of garbage; no CPU; a call into C held the interpreter lock; the process was stopped; no thread of the default
 executor of an event loop was free."""
 QUEUED_SHARE: Final = 0.2
-"""Share of a look for which a thread has to wait in the run queue. How long it waited is measured, not this: on a busy machine a thread that
-computes waits for a third of the time, in each of its looks."""
+"""Share of a look for which a thread has to wait in the run queue; how long it waited is measured. On a busy machine a
+thread that computes waits for a third of the time, in each of its looks."""
 JOINED_SECONDS: Final = 0.5
-"""Seconds between two parts of one pause: the thread that looks sleeps for a quarter of a second between them, and cannot be late then."""
+"""Seconds between two parts of one pause: the thread that looks sleeps for a quarter of a second between them."""
 MAX_THREADS: Final = 8
 STARVED_SHARE: Final = 0.9
 """Share of the time by which this thread woke up late for which it was in the run queue, from which on a collection is not the reason. During a

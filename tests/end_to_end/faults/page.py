@@ -335,7 +335,7 @@ held out: they are only counted, and no detector was changed because of one.
   faults in one step any of its verdicts counts. The step is that of the plan; in asynchronous modes it is the longest during the fault. That a
   process had no CPU is passed over where the bed measured that, too: by the kernel's count a thread of the training waited for a CPU longer than in
   the median step, by {waited} of what the verdict says. Results of seeds up to 61 have no such count; there other programs had to take {busy} of the
-  CPUs in that step. The rule was made when nine runs of own loops of seed 61 had been read; it changed two faults of one of them, and no training of
+  CPUs in that step. That older rule was made when nine runs of own loops of seed 61 had been read; it changed two faults of one of them, and no training of
   verl before.
 * Shares are given with their 95 % interval (Wilson).
 

@@ -58,7 +58,8 @@ _IDLE: Final = frozenset(("poll", "start"))
 _SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-", _SUBMISSION: "agent_loop-", _SYNC: "llm_server-"}
 """Kinds of segments, and a phase, that may wait for another process, and the start of its instance."""
 _OF_ROLLOUTS: Final = tuple(sorted(set(_SERVERS.values())))
-"""Starts of the instances that make rollouts. In asynchronous modes they go on beside a step, and only the kinds above and trajectories wait for them."""
+"""Starts of the instances that make rollouts. In asynchronous modes they go on beside a step, and only the kinds above and
+trajectories wait for them."""
 _LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
 _AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in [^\s;]+)")
 _NEVER: Final = 1 << 63
@@ -85,7 +86,7 @@ class Blocking(NamedTuple):
     work: tuple[str, str] = ("", "")
     """Kind and name of the segment that waited for it; empty: it is not on a path."""
     share: float = 1.0
-    """Share of it for which the process waited for a CPU, if that is the reason: it ran in between, and took longer by this only."""
+    """Share of it for which the process waited for a CPU, if that is the reason: it ran in between."""
 
 
 class _Intervals(msgspec.Struct):
@@ -176,7 +177,7 @@ class BlockedLoops(msgspec.Struct):
         return _cut(self._get_blocked(instance), begin_ns, end_ns)
 
     def _get_blocked(self, instance: str) -> list[_Intervals]:
-        """Return what is known of a process. Of a stall the end that it has recorded itself counts, not that of a report."""
+        """Return what is known of a process. The end that it has recorded counts, not that of a report."""
         spans, stalls = self._spans.get(instance), self._stalls.get(instance)
         if spans and stalls and stalls.begins_before(spans):
             stalls = None
@@ -196,7 +197,7 @@ class BlockedLoops(msgspec.Struct):
         return [stay for known in self._stood.values() for stay in known.find(begin_ns, end_ns)]
 
     def find_starved(self, path: Iterable[Segment]) -> list[Blocking]:
-        """Return the intervals on a critical path in which a process that it may wait for had no CPU; disjoint, in the order of time."""
+        """Return the intervals on a critical path in which a process that it may wait for had no CPU, disjoint and sorted."""
         found: list[Blocking] = []
         for segment in path if self._starved else ():
             times = [(segment.start_ns, segment.end_ns)]
@@ -207,7 +208,7 @@ class BlockedLoops(msgspec.Struct):
         return list(_make_disjoint(sorted(found, key=_start)))
 
     def _join_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
-        """Return the intervals between two times in which processes had no CPU, with the process that had none for the longest time.
+        """Return the intervals between two times in which processes had no CPU, each with the process that waited longest.
 
         Not those that make rollouts: they may go on beside the step.
         """
@@ -302,7 +303,7 @@ def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Bl
 
 
 def _make_disjoint(found: Iterable[Blocking], begin_ns: int = 0, end_ns: int = _NEVER) -> Iterator[Blocking]:
-    """Yield the parts of intervals, which are in the order of time, that lie within two times and in none before them."""
+    """Yield the parts of sorted intervals that lie within two times and in no interval before them."""
     reached = begin_ns
     for blocking in found:
         start, end = max(blocking.start_ns, reached), min(blocking.end_ns, end_ns)
@@ -395,7 +396,7 @@ _LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
 _RANK: Final = "rank"
 _COMPARED: Final = frozenset(("phase", _RANK))
-"""Kinds of verdicts that a lack of CPU explains by what of it is more than usual: threads that only wait have some, too."""
+"""Kinds of verdicts that only more than the usual lack of CPU explains: threads that wait have some, too."""
 _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward", "code"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
 _OF_TRAINER: Final = frozenset(("phase", "step", "call", "poll", _SYNC))
@@ -415,7 +416,7 @@ class Blocked(NamedTuple):
     """Seconds of its critical path that these took from each kind and name of work."""
     starved: Verdict | None = None
     """That processes had no CPU for many short times; it counts where nothing else is found."""
-    usually_starved: float = 0.0
+    starved_share: float = 0.0
     """Share of the steps before for which a process that they waited for had no CPU."""
 
 
@@ -526,7 +527,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
 
 
 def name_pauses(
-    step: Step, verdicts: tuple[Verdict, ...], pauses: Mapping[str, Sequence[Blocking]], usually_starved: float = 0.0
+    step: Step, verdicts: tuple[Verdict, ...], pauses: Mapping[str, Sequence[Blocking]], starved_share: float = 0.0
 ) -> tuple[Verdict, ...]:
     """Return verdicts of which those on processes that were paused meanwhile name the pause, one for each pause of a process.
 
@@ -537,11 +538,11 @@ def name_pauses(
         step: The step.
         verdicts: The verdicts on it.
         pauses: The intervals in which processes were paused during the step, by process.
-        usually_starved: Share of the steps before for which a process that they waited for had no CPU.
+        starved_share: Share of the steps before for which a process that they waited for had no CPU.
     """
     if not pauses or not verdicts:
         return verdicts
-    named = [_name_pause(step, verdict, pauses, usually_starved) for verdict in verdicts]
+    named = [_name_pause(step, verdict, pauses, starved_share) for verdict in verdicts]
     kept: list[Verdict] = []
     seen: set[tuple[str, str]] = set()
     for verdict in sorted(named, key=lambda verdict: -verdict.saved):
@@ -554,14 +555,14 @@ def name_pauses(
 
 
 def _name_pause(
-    step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]], usually_starved: float
+    step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]], starved_share: float
 ) -> Verdict:
     if verdict.kind in (_LOOP, _PAUSED) or verdict.kind in _EXPLAINED - {"code"}:
         return verdict
     times = find_times(step, verdict)
     found = [(count_seconds(blockings), blockings) for blockings in _find_pauses_of(verdict, pauses, times)]
     if verdict.kind in _COMPARED:
-        found.append(_find_without_cpu(step, verdict, pauses, times, usually_starved))
+        found.append(_find_without_cpu(step, verdict, pauses, times, starved_share))
     for waited, blockings in found:
         if blockings and waited >= DETAIL_SHARE * verdict.seconds:
             longest = max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns)
@@ -576,7 +577,10 @@ def _name_pause(
 def _find_pauses_of(
     verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]], times: Sequence[tuple[int, int]]
 ) -> Iterator[list[Blocking]]:
-    """Yield the pauses within some times of the process that a verdict names, and of those that it may have waited for, by process and reason."""
+    """Yield the pauses within some times of the process of a verdict, and of those that it may have waited for.
+
+    By process and reason.
+    """
     names = [verdict.instance]
     if verdict.cause in _OF_TRAINER or verdict.cause == _VALIDATION:
         names += [name for name in pauses if name != verdict.instance]
@@ -595,9 +599,9 @@ def _find_without_cpu(
     verdict: Verdict,
     pauses: Mapping[str, Sequence[Blocking]],
     times: Sequence[tuple[int, int]],
-    usually_starved: float,
+    starved_share: float,
 ) -> tuple[float, list[Blocking]]:
-    """Return for how much longer than usual a late rank, or processes that did the work of a phase or waited for each other in it, had no CPU, and when."""
+    """Return for how much longer than usual a late rank, or the processes of a phase, had no CPU, and when."""
     phase = _find_phase_of(verdict)
     roles = {_find_role(part.instance) for part in step.path if part.phase == phase and not part.trace_id}
     starved = [
@@ -610,7 +614,7 @@ def _find_without_cpu(
     ]
     parts = list(_make_disjoint(sorted(starved, key=_start)))
     usual = sum(end_ns - begin_ns for begin_ns, end_ns in times) / 1e9 - verdict.seconds
-    return count_seconds(parts) - usually_starved * max(0.0, usual), parts
+    return count_seconds(parts) - starved_share * max(0.0, usual), parts
 
 
 def _find_role(instance: str) -> str:

@@ -181,7 +181,10 @@ def _seconds(variable: str, text: str) -> float:
 
 
 def _parse_headers(variable: str, text: str) -> dict[str, str]:
-    """Read ``key=value,key2=value2`` with percent-encoded values; what is no such pair is left out, and never logged: it may be a secret."""
+    """Read ``key=value,key2=value2`` with percent-encoded values.
+
+    What is no such pair is left out, and its text is never logged: it may be a secret.
+    """
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     found = {
         unquote(key.strip()).lower(): unquote(value.strip()) for key, equals, value in pairs if equals and key.strip()

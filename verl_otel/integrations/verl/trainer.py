@@ -375,7 +375,6 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
         text = f"the rollouts ended by {name}; verl trains on what they left, and ends as if it had finished"
         log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
         alerts.append_event(session.config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name})
-        counter(metric_names.STALLS, ((attr.REASON, "died"),)).record(1)
         from verl_otel.watchdog.reporter import Notifier  # the watchdog may be in another process
 
         config = session.config
