@@ -45,8 +45,7 @@ def serve(folder):
     watcher, stopped = Watcher(catalogue), threading.Event()
     listing = Listing(catalogue, watcher)
     server = Server(("127.0.0.1", 0), Site(listing, watcher, Access()).answer, idle_share=0.0)
-    for target in (watcher.run, listing.run):
-        threading.Thread(target=target, args=(stopped,), daemon=True).start()
+    threading.Thread(target=watcher.run, args=(stopped, listing.analyse()), daemon=True).start()
     server.start()
     yield f"http://127.0.0.1:{server.port}/"
     stopped.set()

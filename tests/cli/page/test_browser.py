@@ -68,7 +68,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_fo
         opened = show(run, width=width, scheme=scheme, address=address).page
         assert opened.evaluate("document.documentElement.scrollWidth") <= width
         assert opened.locator(drawn).count() >= 1
-        for chart in opened.locator("canvas").all():
+        for chart in opened.locator("[role=slider] canvas").all():
             assert wait_for(lambda chart=chart: chart.evaluate(INKED) > 3)
 
 
@@ -97,6 +97,24 @@ def test_charts_share_a_cursor_and_a_zoom(show, wait_for):
     wait_for(lambda: opened.locator(".reset:visible").count() > 3)
     opened.locator("#steps .reset").click()
     wait_for(lambda: opened.locator(".reset:visible").count() == 0)
+
+
+def test_a_drag_or_a_key_looks_closer_at_a_waterfall(show, wait_for):
+    """Bars of the part that is shown become wider, and all of it is shown again by a button."""
+    run = explanations.make(8)
+    opened = show(run, address=f"#/run/{run.run_id}/step/7").page
+    bar, reset = opened.locator("#waterfall .bar").first, opened.locator("#waterfall .reset")
+    wide = bar.bounding_box()["width"]
+    box = opened.locator("#waterfall .lane-track").first.bounding_box()
+    opened.mouse.move(box["x"] + 1, box["y"] + 5)
+    opened.mouse.down()
+    opened.mouse.move(box["x"] + box["width"] / 4, box["y"] + 5, steps=5)
+    opened.mouse.up()
+    assert wait_for(lambda: bar.bounding_box()["width"] > 3 * wide)
+    reset.click()
+    assert wait_for(lambda: bar.bounding_box()["width"] == pytest.approx(wide, abs=1))
+    opened.locator("#waterfall .lane a").first.press("+")
+    assert wait_for(reset.is_visible)
 
 
 def test_a_run_on_a_cpu_is_not_about_gpus(show):

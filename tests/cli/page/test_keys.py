@@ -145,9 +145,9 @@ def test_scalars_are_found_by_verls_names_and_stay_in_the_address(show):
 
 
 def test_the_columns_can_be_those_of_gpu_time(show):
-    """The choice is a group of radio buttons; the value in words follows it."""
+    """The choice is a list; the value in words follows it."""
     opened = show(explanations.make(8)).page
-    opened.locator("#steps").get_by_label("by cause of device time").check(force=True)
+    opened.get_by_label("Columns").select_option("by cause of device time")
     plot = opened.get_by_role("slider", name="Time of each step")
     plot.press("End")
     assert re.search(r"· (training|rollout) ", plot.get_attribute("aria-valuetext"))

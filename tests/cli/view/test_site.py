@@ -5,8 +5,6 @@
 import json
 import re
 import shutil
-import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -207,10 +205,9 @@ def test_a_run_that_was_never_opened_has_its_finding(runs, monkeypatch, tmp_path
         catalogue = Catalogue([runs])
         return Listing(catalogue, Watcher(catalogue))
 
-    listing, stopped = list_runs(), threading.Event()
+    listing = list_runs()
     assert listing.read()[0]["finding"] is None
-    monkeypatch.setattr(listing, "_wanted", stop_after_one(stopped))
-    listing.run(stopped)
+    assert any(not has_more for has_more in listing.analyse())
     (row,) = listing.read()
     assert row["finding"]["text"].startswith("Step 2")
     assert (row["planned"], len(row["seconds_line"])) == (40, 2)
@@ -230,11 +227,10 @@ def test_runs_that_need_somebody_come_first(runs, monkeypatch, tmp_path):
         story.write()
     stall = {"kind": "stall", "time_ns": stories.at(9), "text": "STALL in agent_loop-0", "detail": {}}
     (runs / "running" / "events.jsonl").write_text(json.dumps(stall) + "\n")
-    catalogue, stopped = Catalogue([runs]), threading.Event()
+    catalogue = Catalogue([runs])
     listing = Listing(catalogue, Watcher(catalogue))
     listing.read()
-    monkeypatch.setattr(listing, "_wanted", stop_after_one(stopped))
-    listing.run(stopped)
+    assert any(not has_more for has_more in listing.analyse())
     assert [(row["run"], row["attention"]) for row in listing.read()] == [
         ("running", 2),
         ("failed", 2),
@@ -256,12 +252,6 @@ def test_a_step_has_the_lifetimes_of_all_its_trajectories(runs, get):
     assert document["lifetimes"] == pytest.approx(ordered, abs=1e-3)
     assert document["trajectories"][0]["after"] == pytest.approx(ordered[-2])
     assert len(document["trajectories"]) < document["members"] == len(lives)
-
-
-def stop_after_one(stopped):
-    """An event after whose first wait the listing is stopped, when it has analysed what there is."""
-    waits = iter((False, True))
-    return SimpleNamespace(wait=lambda: next(waits) and stopped.set(), set=lambda: None, clear=lambda: None)
 
 
 def test_the_page_loads_only_its_own_files(get):

@@ -35,7 +35,8 @@ export const LINES = [[], [6, 3], [2, 3], [8, 2, 2, 2], [4, 4], [1, 2], [10, 3],
 // How a line looks, beside its name.
 export function lineMark(place) {
   const [hue, [dash]] = LINES[place];
-  const style = { color: `var(--${hue})`, borderBlockStartStyle: !dash ? "solid" : dash < 3 ? "dotted" : "dashed" };
+  const kind = !dash ? "solid" : dash < 3 ? "dotted" : "dashed";
+  const style = { color: `var(--${hue})`, "border-block-start-style": kind };
   return make("i", { class: "line-mark", "aria-hidden": "true", style });
 }
 

@@ -4,11 +4,12 @@
 // scalars over each other.
 
 import { lineMark, look } from "./colours.js";
-import { bdi, changes, dataTable, filled, listOf, make, number, percent, prose, seconds, section } from "./dom.js";
-import { compareHref, runHref } from "./home.js";
-import { SHARED, scalarChart, scalarName } from "./scalars.js";
-import { get, getScalars, runAddress } from "./source.js";
-import { stepsOf } from "./timeline.js";
+import {
+  bdi, dataTable, listOf, make, number, percent, prose, seconds, section, untitled, whole,
+} from "./dom.js";
+import { runHref } from "./home.js";
+import { SHARED, chartGrid, scalarName } from "./scalars.js";
+import { get, getScalars, runAddress, stepsOf } from "./source.js";
 
 const FULL = 1; // a change of all or more fills its side of the bar
 
@@ -27,17 +28,18 @@ function showChange({ change }) {
 function changeBar(row) {
   const change = row.change ?? Infinity; // new in B
   const size = Math.min(1, Math.abs(change) / FULL) * 50;
-  const style = { insetInlineStart: `${change > 0 ? 50 : 50 - size}%`, inlineSize: `${size}%` };
+  const style = { "inset-inline-start": `${change > 0 ? 50 : 50 - size}%`, "inline-size": `${size}%` };
   return make("span", { class: "change-bar", "aria-hidden": "true" }, make("i", { style }));
 }
 
 const WORDS = { step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second" };
+const soft = (text) => make("span", { class: "soft" }, text);
 function nameOf({ name }) {
   if (WORDS[name]) return WORDS[name];
-  if (!name.startsWith("gpu ")) return [make("small", {}, "phase: "), name];
+  if (!name.startsWith("gpu ")) return [soft("phase: "), name];
   const key = name.slice(4);
   const isState = ["productive", "overhead", "idle"].includes(key);
-  return [make("small", {}, "device: "), isState ? key : look.cause(key)[2]];
+  return [soft("device: "), isState ? key : look.cause(key)[2]];
 }
 const COLUMNS = [
   { title: "Of a typical step", text: (row) => make("span", {}, nameOf(row)), value: (row) => row.name },
@@ -53,78 +55,55 @@ const COLUMNS = [
   },
 ];
 
-// Of A or B, as the lines of the charts are drawn.
-const mark = (place) => make("span", {}, lineMark(place), "AB"[place]);
-
 function answerOf({ sentences: [head, ...more], held, notes }) {
   const [main, aside = ""] = head.split(/ (?=\([^()]*\)\.?$)/);
-  return filled([make("p", { class: "verdict-line" }, prose(main)), make("p", { class: "soft" }, bdi(aside)),
-    [more, held].map((lines) => listOf(lines)), listOf(notes, "plain soft")]);
+  return [make("p", { class: "verdict-line" }, prose(main)), make("p", { class: "soft" }, bdi(aside)),
+    listOf(more), listOf(held), listOf(notes, "plain soft")];
 }
 
-export function compareView(first, second) {
-  const names = [first, second];
-  const answer = make("div", { "aria-busy": "true" }, make("p", { class: "loading" }, "Both runs are being read …"));
-  const body = make("div", { class: "differences" });
-  const grid = make("div", { class: "charts" });
-  const element = make("div", { class: "compare" },
-    make("h1", { class: "pair-title" }, names.map((name, place) =>
-      make("span", {}, mark(place), " ", make("a", { href: runHref(name) }, bdi(name))))),
-    make("section", { id: "answer", "aria-label": "Answer" }, answer),
-    section("differences", "Differences", body), section("both", "Scalars over each other", grid));
-  const views = new Map();
-  const isNew = changes();
+// The charts of both runs over each other, those that are the same curve once.
+async function drawScalars(grid, names, runs) {
+  const wanted = [...new Set(runs.flatMap((run) => run.scalars))].filter((name) => SHARED.test(name));
+  const found = await Promise.all(names.map((name) => getScalars(name, wanted)));
+  await Promise.all(names.map((name) => stepsOf(name).update()));
+  const times = runs.map((run, place) => {
+    const steps = stepsOf(names[place]);
+    const y = steps.seconds.map((value, index) => (run.start_up.includes(index) ? null : value));
+    return { labels: {}, by_steps: true, x: steps.number.map((value, index) => value ?? index), y };
+  });
+  const both = (title, lines) => ({ title, lines: lines.flatMap((own, place) =>
+    own.map((line) => ({ ...line, whose: "AB"[place] }))) });
+  const scalars = wanted.map((each) => both(scalarName(each), found.map((own) =>
+    own.filter((line) => line.name === each && !Object.keys(line.labels).length))));
+  const curves = new Map(scalars.map((each) => [JSON.stringify(each.lines.map((line) => line.y)), each]));
+  await grid.update([both("Step without start-up, seconds", times.map((line) => [line])),
+    ...[...curves.values()].filter((each) => each.lines.length)]);
+}
 
-  function show(title, both) {
-    if (!views.has(title)) {
-      views.set(title, scalarChart(title, { names: (line) => line.whose }));
-      grid.append(views.get(title).element);
-    }
-    views.get(title).update(both);
+export function compareView(...names) {
+  async function load() {
+    const runs = await Promise.all(names.map((name) => get(runAddress(name))));
+    const read = Math.min(...runs.map((run) => run.read));
+    if (read < 0.999) return { read };
+    return { runs, compared: await get(`compare/${names.map(encodeURIComponent).join("/")}`) };
   }
 
-  async function showScalars(runs) {
-    const wanted = [...new Set(runs.flatMap((run) => run.scalars))].filter((name) => SHARED.test(name));
-    const found = await Promise.all(names.map((name) => getScalars(name, wanted)));
-    await Promise.all(names.map((name) => stepsOf(name).update()));
-    const whose = (place) => ({ whose: "AB"[place], labels: {} });
-    show("Step without start-up, seconds", runs.map((run, place) => {
-      const steps = stepsOf(names[place]);
-      const y = steps.seconds.map((value, index) => (run.start_up.includes(index) ? null : value));
-      return { ...whose(place), by_steps: true, x: steps.number.map((value, index) => value ?? index), y };
-    }));
-    const known = new Set();
-    for (const each of wanted) {
-      const isIt = (line) => line.name === each && !Object.keys(line.labels).length;
-      const both = found.flatMap((own, place) => own.filter(isIt).map((line) => ({ ...line, ...whose(place) })));
-      const curve = JSON.stringify(both.map((line) => line.y));
-      if (both.length && !known.has(curve)) show(scalarName(each), both);
-      known.add(curve);
-    }
-  }
-
-  return {
-    element,
-    title: `${first} and ${second}`,
-    crumbs: () => [["Comparison", compareHref(names)]],
-    async refresh() {
-      const runs = await Promise.all(names.map((name) => get(runAddress(name))));
-      const read = Math.min(...runs.map((run) => run.read));
-      if (read < 0.999) {
-        answer.replaceChildren(make("p", { class: "loading" }, `Both runs are being read: ${percent(read)} …`));
-        return { read };
-      }
-      const compared = await get(`compare/${names.map(encodeURIComponent).join("/")}`);
-      if (!isNew(compared)) return {};
-      answer.removeAttribute("aria-busy");
-      answer.replaceChildren(...answerOf(compared.texts));
-      const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
-      body.replaceChildren(dataTable("Typical step of each run", COLUMNS, rows, {
+  function draw({ read, runs, compared }) {
+    const heading = make("h1", { class: "pair-title" }, names.map((name, place) =>
+      make("span", {}, lineMark(place), "AB"[place], " ", make("a", { href: runHref(name) }, bdi(name)))));
+    if (!compared) return [heading, make("p", { class: "loading" }, `Both runs are being read: ${percent(read)} …`)];
+    const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
+    const grid = chartGrid();
+    drawScalars(grid, names, runs);
+    return [
+      heading, untitled("answer", "Answer", answerOf(compared.texts)),
+      section("differences", "Differences", dataTable("Typical step of each run", COLUMNS, rows, {
         page: Math.max(8, rows.findLastIndex((row) => row.significant) + 1),
         empty: "There are too few steps to compare.", look: (row) => (row.significant ? "" : "unsure"),
-      }));
-      await showScalars(runs);
-      return {};
-    },
-  };
+      })),
+      section("both", "Scalars over each other", grid.element),
+    ];
+  }
+
+  return whole(load, draw);
 }

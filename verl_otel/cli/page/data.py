@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Any, Final
 
 from verl_otel._internal import printable
@@ -198,21 +198,13 @@ def shorten(path: Sequence[Segment], limit: int = SEGMENTS) -> tuple[Segment, ..
     by_length = sorted(range(len(path)), key=lambda index: path[index].start_ns - path[index].end_ns)
     whole = set(by_length[: (limit - 1) // 2])  # between n of them are at most n + 1 groups of others
     kept: list[Segment] = []
-    neighbours: list[Segment] = []
-    for index, segment in enumerate(path):
-        if index in whole:
-            kept += [*_join(neighbours), segment]
-            neighbours = []
-        else:
-            neighbours.append(segment)
-    return (*kept, *_join(neighbours))
-
-
-def _join(neighbours: Sequence[Segment]) -> list[Segment]:
-    if not neighbours:
-        return []
-    longest = max(neighbours, key=lambda segment: segment.end_ns - segment.start_ns)
-    return [longest._replace(start_ns=neighbours[0].start_ns, end_ns=neighbours[-1].end_ns)]
+    for is_whole, group in groupby(range(len(path)), whole.__contains__):
+        segments = [path[index] for index in group]
+        if not is_whole:
+            longest = max(segments, key=lambda segment: segment.end_ns - segment.start_ns)
+            segments = [longest._replace(start_ns=segments[0].start_ns, end_ns=segments[-1].end_ns)]
+        kept += segments
+    return tuple(kept)
 
 
 def choose_longest(activities: Sequence[Activity], limit: int = ACTIVITIES) -> list[Activity]:

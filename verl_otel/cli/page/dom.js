@@ -10,7 +10,7 @@ export function make(tag, properties = {}, ...children) {
   for (const [key, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
-    else if (key === "style") Object.assign(element.style, value);
+    else if (key === "style") for (const [name, each] of Object.entries(value)) element.style.setProperty(name, each);
     else if (/^(class|role|scope|for|aria-.*|data-.*)$/.test(key)) element.setAttribute(key, value);
     else element[key] = value;
   }
@@ -45,11 +45,17 @@ export function section(id, title, ...content) {
   return make("section", { id, "aria-labelledby": `${id}-title` }, make("h2", { id: `${id}-title` }, title), content);
 }
 
-// One of a few values: a row of radio buttons that looks like one control.
-export const segmented = (name, options, chosen, act) =>
-  make("fieldset", { class: "segmented" }, make("legend", { class: "unseen" }, name), options.map(([value, text]) =>
-    make("label", {},
-      make("input", { type: "radio", name, checked: value === chosen, onchange: () => act(value) }), text)));
+// A section whose title is not shown: what is in it says what it is.
+export const untitled = (id, name, ...content) => make("section", { id, "aria-label": name }, content);
+
+// One of a few values. An open list stays open: its choices are made again only when they differ.
+export function select(name, act) {
+  const element = make("select", { "aria-label": name, onchange: () => act(element.value) });
+  const isNew = changes();
+  element.offer = (options, chosen) => isNew(options) && element.replaceChildren(...options.map(([value, text]) =>
+    make("option", { value, selected: value === chosen }, text)));
+  return element;
+}
 
 // Facts by name; unknown ones are left out.
 export function factList(facts) {
@@ -72,13 +78,35 @@ export function blocks(rows) {
   }))]);
 }
 
-// Returns whether data differ from those before: what is unchanged is not drawn again.
+// Returns whether data differ from those before: what is unchanged is not drawn again, and keeps focus and place.
 export function changes() {
   let known;
   return (data) => {
     const before = known;
     known = JSON.stringify(data);
     return known !== before;
+  };
+}
+
+// A section whose content is made again when data differ.
+export function part(id, title) {
+  const body = make("div");
+  const element = section(id, title, body);
+  const isNew = changes();
+  element.show = (data, content) => isNew(data) && body.replaceChildren(...filled([content()]));
+  return element;
+}
+
+// A view that is made again as a whole when its data differ. load(run) -> data, draw(data, run) -> content.
+export function whole(load, draw) {
+  const element = make("div");
+  const isNew = changes();
+  return {
+    element,
+    async show(run) {
+      const data = await load(run);
+      if (isNew(data)) element.replaceChildren(...filled([draw(data, run)]));
+    },
   };
 }
 
@@ -93,7 +121,7 @@ export function details(title, content) {
 
 // An area in the hue and the pattern of a look.
 export const area = (name, [hue, pattern], { style, ...properties } = {}, ...children) => make("i", {
-  class: `${name} pattern-${pattern}`, style: { backgroundColor: `var(--${hue})`, ...style }, ...properties,
+  class: `${name} pattern-${pattern}`, style: { "background-color": `var(--${hue})`, ...style }, ...properties,
 }, ...children);
 export const swatch = (look) => area("swatch", look, { "aria-hidden": "true" });
 export const legend = (looks) =>
@@ -184,7 +212,7 @@ export const figures = (title, value, write) => numbers(title, (row) => value(ro
 export function dataTable(caption, all, rows, options = {}) {
   const { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", look } = options;
   if (!rows.length) return make("p", { class: "soft empty" }, empty);
-  const columns = all.filter((column) => column.keep || rows.some((row) => column.text(row) !== ""));
+  const columns = all.filter((column) => rows.some((row) => column.text(row) !== ""));
   let [by, shown] = [sorted, page];
   const body = make("tbody");
   const more = button("", () => {

@@ -4,7 +4,7 @@
 
 import { spark } from "./chart.js";
 import {
-  ago, bdi, button, changes, clock, count, counted, dataTable, make, number, percent, prose, seconds,
+  ago, bdi, button, changes, clock, count, counted, dataTable, make, number, numbers, percent, prose, seconds, select,
 } from "./dom.js";
 import { get } from "./source.js";
 
@@ -37,33 +37,28 @@ function findingOf(row) {
   return make("span", { class: "finding-text", title: row.finding.text }, make("b", {}, cost), " ", prose(text));
 }
 
-const figure = (text, line, label, isTime) =>
-  make("span", { class: "figure" }, spark(line ?? [], label, { isTime }), text);
-
-// An open list stays open: its choices are made again only when they differ.
-function offer(control, values, all, chosen) {
-  if (control.dataset.values === JSON.stringify(values)) return;
-  control.dataset.values = JSON.stringify(values);
-  const option = (value, text) => make("option", { value, selected: value === chosen }, text);
-  control.replaceChildren(option("", all), ...values.map((value) => option(value, value)));
-}
+// A column of figures, each with a small line of what it was before.
+const figure = (title, key, lines, write, look) => ({
+  title, number: true, value: (row) => row[key] ?? -Infinity,
+  text: (row) => make("span", { class: "figure" },
+    spark(row[lines], `${title.toLowerCase()} of ${row.run}`, look), row[key] === null ? "–" : write(row[key])),
+});
 
 export function homeView(query, go) {
   const keys = ["q", "state", "project", "sort", "a", "b"];
   const wanted = Object.fromEntries(keys.map((key) => [key, query.get(key) ?? ""]));
   const isNew = changes();
-  let rows = null;
+  let rows = [];
   const search = make("input", {
     type: "search", placeholder: "Search runs and findings", "aria-label": "Search runs and findings",
     value: wanted.q, oninput: () => change({ q: search.value }),
   });
-  const states = make("select", { "aria-label": "State", onchange: () => change({ state: states.value }) });
-  const projects = make("select", { "aria-label": "Project", onchange: () => change({ project: projects.value }) });
-  const picked = make("span", { class: "picked", role: "status" });
-  const summary = make("p", { class: "lead soft", role: "status" });
-  const body = make("div", { class: "runs" });
-  const element = make("div", { class: "home" },
-    make("div", { class: "title-row" }, make("h1", {}, "Runs"), summary),
+  const states = select("State", (state) => change({ state }));
+  const projects = select("Project", (project) => change({ project }));
+  const picked = make("span", { class: "toolbar", role: "status" });
+  const summary = make("p", { class: "soft", role: "status" });
+  const body = make("div", { class: "runs card" });
+  const element = make("div", {}, make("div", { class: "title-row" }, make("h1", {}, "Runs"), summary),
     make("div", { class: "toolbar" }, search, states, projects, picked), body);
 
   function remember(some) {
@@ -85,14 +80,15 @@ export function homeView(query, go) {
   }
 
   // The run that started first is A.
-  function showChoice() {
+  function choice() {
     const started = (name) => rows.find((row) => row.run === name)?.started ?? 0;
     const chosen = [wanted.a, wanted.b].filter(Boolean).sort((a, b) => started(a) - started(b));
+    if (chosen.length === 2) {
+      return [make("a", { class: "button chief", href: compareHref(chosen) }, "Compare the two chosen runs"),
+        button("Clear", () => change({ a: "", b: "" }))];
+    }
     const hint = chosen.length ? "Choose one more run to compare." : "Tick two runs to compare them.";
-    picked.replaceChildren(...(chosen.length === 2
-      ? [make("a", { class: "button", href: compareHref(chosen) }, "Compare the two chosen runs"),
-        button("Clear", () => change({ a: "", b: "" }))]
-      : [make("span", { class: "soft" }, rows.length > 1 ? hint : "")]));
+    return [make("span", { class: "soft" }, rows.length > 1 ? hint : "")];
   }
 
   function nameOf(row) {
@@ -106,28 +102,16 @@ export function homeView(query, go) {
       make("small", {}, bdi(project))));
   }
 
+  const started = (row) => (row.started ? make("time", { title: clock(row.started) }, ago(row.started)) : "");
   const COLUMNS = [
     { title: "Run", text: nameOf, value: (row) => row.run },
     { title: "State", text: stateDot, value: stateOf },
-    {
-      title: "Finding", wide: true, keep: true, text: findingOf,
-      value: (row) => `${9 - row.attention}${row.finding?.text}`,
-    },
+    { title: "Finding", wide: true, text: findingOf, value: (row) => `${9 - row.attention}${row.finding?.text}` },
     { title: "Steps", number: true, text: progressOf, value: (row) => row.last_step ?? -1 },
-    {
-      title: "Time a step", number: true, value: (row) => row.last_step_seconds ?? -1,
-      text: (row) =>
-        figure(seconds(row.last_step_seconds) || "–", row.seconds_line, `step times of ${row.run}`, true),
-    },
-    {
-      title: "Reward", number: true, value: (row) => row.reward ?? -Infinity,
-      text: (row) => figure(number(row.reward), row.reward_line, `reward of ${row.run}`),
-    },
-    { title: "Productive", number: true, text: (row) => percent(row.productive), value: (row) => row.productive ?? -1 },
-    {
-      title: "Started", number: true, value: (row) => row.started ?? 0,
-      text: (row) => (row.started ? make("time", { title: clock(row.started) }, ago(row.started)) : ""),
-    },
+    figure("Time a step", "last_step_seconds", "seconds_line", seconds, { isTime: true }),
+    figure("Reward", "reward", "reward_line", number),
+    numbers("Productive", (row) => row.productive, percent),
+    { title: "Started", number: true, value: (row) => row.started ?? 0, text: started },
   ];
 
   function isShown(row) {
@@ -137,9 +121,9 @@ export function homeView(query, go) {
   }
 
   function fill() {
-    offer(states, [...new Set(rows.map(stateOf))].sort(), "All states", wanted.state);
-    const known = [...new Set(rows.map((row) => row.project).filter(Boolean))].sort();
-    offer(projects, known, "All projects", wanted.project);
+    const valuesOf = (read) => [...new Set(rows.map(read).filter(Boolean))].sort().map((each) => [each, each]);
+    states.offer([["", "All states"], ...valuesOf(stateOf)], wanted.state);
+    projects.offer([["", "All projects"], ...valuesOf((row) => row.project)], wanted.project);
     const some = (text, test) => [rows.filter(test).length, text];
     const words = [
       some("running", (row) => row.state === "running"), some("in need of attention", (row) => row.attention > 1),
@@ -155,19 +139,16 @@ export function homeView(query, go) {
       look: (row) => ["", "has-finding", "needs"][row.attention],
     }));
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
-    showChoice();
+    picked.replaceChildren(...choice());
   }
 
   return {
     element,
-    title: "Runs",
-    async refresh() {
+    async show() {
       const found = await get("runs");
-      if (isNew(found)) {
-        rows = found;
-        fill();
-      }
-      return {};
+      if (!isNew(found)) return;
+      rows = found;
+      fill();
     },
   };
 }

@@ -3,104 +3,50 @@
 // Bars in lanes over one axis of time: the waterfall of a step, its trajectories, the calls of one. A lane is one
 // element with one text; what its bars are is shown for the pointer, and stands in a table for everybody.
 
+import { canDrag, chart } from "./chart.js";
 import { look } from "./colours.js";
-import { ROUND_SECONDS, area, axisSeconds, bdi, button, legend, make, seconds, shape } from "./dom.js";
+import { area, bdi, legend, make, seconds, shape } from "./dom.js";
 
-const MARKS = 6;
 const SHOWN = 8; // entries of a legend
 
 // lanes: [{label, href, items: [{from, to, look, text}], lives: [begin, end, ...], note, text, strong, isPhases}]
-// end: seconds of the axis.
+// end: seconds of the axis. The style sheet places bars by the part of the axis that is shown.
 export function laneChart(title, lanes, end) {
-  let [from, to] = [0, end];
-  let [pressed, isDragged] = [null, false];
-  const readout = make("p", { class: "readout", "aria-hidden": "true" });
-  const axis = make("div", { class: "lane-axis", "aria-hidden": "true" });
-  const body = make("div", { class: "lanes-body" });
-  const reset = button("Show all", () => zoom(0, end), { class: "reset", hidden: true });
-  const band = make("div", { class: "lane-select", hidden: true });
-  const head = make("div", { class: "chart-head" }, make("figcaption", {}, title), readout, reset);
-  const element = make("figure", { class: "lanes", role: "group", "aria-label": title }, head, axis, body, band);
-  const place = (value) => `${((value - from) / (to - from)) * 100}%`;
-
-  function bar(item) {
-    const begin = Math.max(item.from, from);
-    const share = (Math.min(item.to, to) - begin) / (to - from);
-    const style = { insetInlineStart: place(begin), inlineSize: `max(1px, ${share * 100}%)` };
-    return area(`bar${item.failed ? " failed" : ""}`, item.look, { style, item },
-      share > 0.1 && item.short ? make("span", {}, item.short) : "");
-  }
-
-  function laneOf(lane) {
-    const label = lane.href ? make("a", { href: lane.href }, bdi(lane.label)) : bdi(lane.label);
-    const bars = lane.lives ? livesOf(lane.lives, from, to)
-      : lane.items.filter((item) => item.to > from && item.from < to).map(bar);
-    const track = make("span", { class: "lane-track", role: "img", "aria-label": lane.text ?? describe(lane) }, bars);
-    return make("div", {
-      class: `lane${lane.strong ? " strong" : ""}${lane.href ? " opens" : ""}`,
-      onclick: (event) => lane.href && event.target.closest(".lane-track") && !isDragged && (location.hash = lane.href),
-    }, make("span", { class: "lane-label" }, label, lane.note ? make("small", {}, ` ${lane.note}`) : ""), track);
-  }
-
-  function draw() {
-    const step = ROUND_SECONDS.find((each) => each >= (to - from) / MARKS) ?? to - from;
-    const words = axisSeconds(step);
-    const marks = [];
-    for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
-      const isEnd = at - from > 0.97 * (to - from);
-      const facts = { class: isEnd ? "end" : undefined, style: { insetInlineStart: place(at) } };
-      marks.push(make("span", facts, words(+at.toPrecision(6))));
-    }
-    axis.replaceChildren(make("span", { class: "lane-track" }, marks));
-    body.replaceChildren(...lanes.map(laneOf));
-    reset.hidden = from === 0 && to === end;
-  }
-
-  function zoom(begin, stop) {
-    [from, to] = [Math.max(0, begin), Math.min(end, Math.max(stop, begin + end / 5000))];
-    draw();
-  }
-
-  function say(item) {
-    readout.textContent = item ? `${item.text}, ${seconds(item.to - item.from)} from ${seconds(item.from)}`
-      : "Drag to zoom.";
-  }
-
-  function dragged(event) {
-    const box = axis.firstElementChild.getBoundingClientRect();
-    const at = Math.min(1, Math.max(0, (event.clientX - box.left) / box.width));
-    return { box, span: [pressed ?? at, at].sort((a, b) => a - b) };
-  }
-
-  body.addEventListener("pointerdown", (event) => {
-    const isMouse = event.button === 0 && event.pointerType === "mouse";
-    if (isMouse && event.target.closest(".lane-track")) [pressed] = dragged(event).span;
+  const over = make("div", { class: "lanes" }, lanes.map((lane) => laneOf(lane, end)));
+  const opens = lanes.some((lane) => lane.href);
+  const rest = canDrag ? `Drag to zoom${opens ? ", click a trajectory to open it" : ""}.` : "";
+  const legends = [true, false].map((isPhases) =>
+    sumLooks(lanes.filter((lane) => Boolean(lane.isPhases) === isPhases)).slice(0, SHOWN));
+  const view = chart({
+    title, over, rest, axis: "lanes", unit: seconds, class: "large",
+    zoomed: (from, to) => {
+      over.style.setProperty("--from", from);
+      over.style.setProperty("--span", to - from);
+    },
+    click(at, target) {
+      const link = target.closest(".lane-track")?.parentElement.querySelector("a");
+      if (link) location.hash = link.hash;
+    },
+    foot: legends.filter((looks) => looks.length).map((looks) => legend(looks.map(([own]) => own))),
   });
-  body.addEventListener("pointermove", (event) => {
-    say(event.target.item ?? null);
-    if (pressed === null) return;
-    const { box, span: [begin, stop] } = dragged(event);
-    band.hidden = stop - begin < 0.01;
-    band.style.insetInlineStart = `${box.left - element.getBoundingClientRect().left + begin * box.width}px`;
-    band.style.inlineSize = `${(stop - begin) * box.width}px`;
-    event.preventDefault();
-  });
-  window.addEventListener("pointerup", (event) => {
-    if (pressed === null || !element.isConnected) return;
-    const [begin, stop] = dragged(event).span;
-    pressed = null;
-    band.hidden = true;
-    isDragged = stop - begin > 0.01;
-    if (isDragged) zoom(from + begin * (to - from), from + stop * (to - from));
-  });
-  body.addEventListener("pointerleave", () => say(null));
-  say(null);
-  draw();
-  for (const isPhases of [true, false]) {
-    const looks = sumLooks(lanes.filter((lane) => Boolean(lane.isPhases) === isPhases)).slice(0, SHOWN);
-    if (looks.length) element.append(legend(looks.map(([own]) => own)));
-  }
-  return element;
+  over.addEventListener("mouseover", ({ target: { item } }) =>
+    view.tell(item ? `${item.text}, ${seconds(item.to - item.from)} from ${seconds(item.from)}` : rest));
+  view.update([0, end], [[null, null]]);
+  return view.element;
+}
+
+function laneOf(lane, end) {
+  const track = { class: "lane-track", role: "img", "aria-label": lane.text ?? describe(lane) };
+  return make("div", { class: `lane${lane.strong ? " strong" : ""}${lane.href ? " opens" : ""}` },
+    make("span", { class: "lane-label" }, lane.href ? make("a", { href: lane.href }, bdi(lane.label)) : bdi(lane.label),
+      lane.note ? make("small", {}, ` ${lane.note}`) : ""),
+    make("span", track, lane.lives ? livesOf(lane.lives, end) : lane.items.map(bar)));
+}
+
+function bar(item) {
+  const style = { "--at": item.from, "--size": item.to - item.from };
+  return area(`bar${item.failed ? " failed" : ""}`, item.look, { style, item },
+    item.short ? make("span", {}, item.short) : "");
 }
 
 // What is in lanes, the longest first: look and seconds.
@@ -114,13 +60,15 @@ function sumLooks(lanes) {
 }
 
 // Many spans as lines below each other, the last one dark: a long tail is seen at a glance.
-function livesOf(lives, from, to) {
+function livesOf(lives, end) {
   const rows = lives.length / 2;
   const line = (row) => `M${lives[2 * row]} ${row + 0.5}H${lives[2 * row + 1]}`;
-  const box = { viewBox: `${from} 0 ${to - from} ${rows}`, preserveAspectRatio: "none", class: "lives" };
   const others = Array.from({ length: rows - 1 }, (_, row) => line(row)).join("") || "M0 0";
-  const svg = shape("svg", box, shape("path", { d: others }), shape("path", { d: line(rows - 1), class: "last" }));
+  const svg = shape("svg", { viewBox: `0 0 ${end} ${rows}`, preserveAspectRatio: "none", class: "lives" },
+    shape("path", { d: others }), shape("path", { d: line(rows - 1), class: "last" }));
   svg.style.blockSize = `${Math.max(24, Math.min(240, rows * 6))}px`;
+  svg.style.setProperty("--at", 0);
+  svg.style.setProperty("--size", end);
   return svg;
 }
 

@@ -6,21 +6,15 @@ import { spark } from "./chart.js";
 import { look } from "./colours.js";
 import {
   area, bdi, blocks, button, capital, changes, clock, count, dataTable, details, factList, figures, filled, listOf,
-  make, number, numbers, pause, percent, prose, seconds, section, swatch,
+  make, number, numbers, part, pause, percent, prose, seconds, section, swatch, untitled,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { scalarCharts } from "./scalars.js";
-import { getScalars, isLive, looks } from "./source.js";
-import { getRun, stepsOf, timeline } from "./timeline.js";
+import { getScalars, isLive, looks, stepsOf } from "./source.js";
+import { timeline } from "./timeline.js";
 
 const MOST_PHASES = 12; // columns of the table of steps
 const MOST_OPEN = 3; // processes of which the open work is named
-
-// Replaces the content of an element when what it is made of has changed: what is unchanged keeps focus and place.
-function keep(element) {
-  const isNew = changes();
-  return (data, content) => isNew(data) && element.replaceChildren(...filled([content()]));
-}
 
 // -- what it needs --
 
@@ -58,7 +52,7 @@ function nowPart(run) {
   const open = run.explain.unfinished.filter((row) => !row.dead && row.text).map((row) => row.text);
   if (run.state !== "running" || !open.length) return "";
   const more = open.length > MOST_OPEN ? ` · and ${count(open.length - MOST_OPEN)} more processes` : "";
-  return make("p", { class: "now" }, make("b", {}, "Now: "), bdi(open.slice(0, MOST_OPEN).join(" · ") + more));
+  return make("p", {}, make("b", {}, "Now: "), bdi(open.slice(0, MOST_OPEN).join(" · ") + more));
 }
 
 // -- its steps --
@@ -81,30 +75,34 @@ function stepTable(steps, name) {
 
 // -- its indicators --
 
-function indicatorRow(row, line) {
-  const show = (value) => (value === null ? "–" : row.is_share ? percent(value) : number(value));
-  const [low, high] = [row.low, row.high].map(show);
-  const ends = row.low === null ? `up to ${high}` : row.high === null ? `from ${low}` : `${low} to ${high}`;
-  const isOut = row.state === "below" || row.state === "above";
-  const state = isOut ? `${row.state === "above" ? "▲" : "▼"} ${row.state} its band` : "in its band";
-  const words = row.state === "no band" ? "" : `${state} (${ends})`;
-  const band = row.is_share ? null : [row.low, row.high];
-  return make("tr", {},
-    make("th", { scope: "row" }, row.name, make("small", { class: isOut ? "out" : undefined }, words)),
-    make("td", { class: "number" }, make("b", {}, show(row.value))),
-    make("td", { class: "trend" },
-      line ? spark(line.y, `${row.name} over the run`, { band }) : ""));
-}
-
 function indicatorTable(run, lines) {
+  const show = (row, value) => (value === null ? "–" : row.is_share ? percent(value) : number(value));
+
+  function nameOf(row) {
+    const [low, high] = [row.low, row.high].map((end) => show(row, end));
+    const ends = row.low === null ? `up to ${high}` : row.high === null ? `from ${low}` : `${low} to ${high}`;
+    const isOut = row.state === "below" || row.state === "above";
+    const state = isOut ? `${row.state === "above" ? "▲" : "▼"} ${row.state} its band` : "in its band";
+    const words = row.state === "no band" ? "" : `${state} (${ends})`;
+    return make("span", {}, row.name, make("small", { class: isOut && "out" }, words));
+  }
+
+  function trendOf(row) {
+    const line = lines.find((each) => each.name === row.scalar);
+    return line ? spark(line.y, `${row.name} over the run`, { band: row.is_share ? null : [row.low, row.high] }) : "";
+  }
+
   const known = run.indicators.filter((row) => row.value !== null);
   const unknown = run.indicators.filter((row) => row.value === null).map((row) => row.name);
-  const rows = known.map((row) => indicatorRow(row, lines.find((line) => line.name === row.scalar)));
   const { profile, progress, findings } = run.explain;
-  const caption = make("caption", { class: "unseen" }, `Core indicators, profile ${profile}`);
   const words = `Bands of the profile ${profile}.${unknown.length ? ` Not recorded: ${unknown.join(", ")}.` : ""}`;
   return [
-    make("table", { class: "indicators" }, caption, make("tbody", {}, rows)), make("p", { class: "soft" }, words),
+    dataTable(`Core indicators, profile ${profile}`, [
+      { title: "Indicator", text: nameOf, value: (row) => row.name },
+      { title: "Value", number: true, fixed: true, text: (row) => make("b", {}, show(row, row.value)) },
+      { title: "Trend", number: true, fixed: true, text: trendOf },
+    ], known, { empty: "" }),
+    make("p", { class: "soft" }, words),
     progress ? make("p", {}, `${capital(progress)}.`) : "",
     findings.map((row) => make("p", { class: "note" }, prose(`Step ${row.began}: ${row.text}.`),
       row.next ? make("span", { class: "advice" }, " ", whatToDo(), prose(row.next)) : "")),
@@ -155,22 +153,22 @@ function slowestPart(run, name, steps) {
 
 // The time of all devices of a document: by state, then as one bar by cause in the order of the states.
 export function shareBar({ gpus, seconds: each, states, causes }) {
-  const all = Object.entries(causes);
-  if (!all.length) return make("p", { class: "soft empty" }, "What the devices did is not known.");
-  const ordered = Object.keys(states).flatMap((state) => all.filter(([key]) => look.cause(key)[3] === state));
-  const text = ([key, share]) => `${look.cause(key)[2]} ${percent(share)}`;
-  const parts = ordered.map(([key, share]) =>
-    area("part", look.cause(key), { title: text([key, share]), style: { inlineSize: `${share * 100}%` } }));
-  const lines = ordered.filter(([, share]) => share >= 0.005).map(([key, share]) => make("tr", {},
-    make("th", { scope: "row" }, swatch(look.cause(key)), " ", look.cause(key)[2]),
-    make("td", { class: "soft" }, look.cause(key)[3]),
-    make("td", { class: "number" }, seconds(share * gpus * each)), make("td", { class: "number" }, percent(share))));
+  const order = Object.keys(states);
+  const rows = Object.entries(causes).map(([key, share]) => ({ look: look.cause(key), share }))
+    .filter((row) => order.includes(row.look[3]))
+    .sort((a, b) => order.indexOf(a.look[3]) - order.indexOf(b.look[3]));
+  if (!rows.length) return make("p", { class: "soft empty" }, "What the devices did is not known.");
+  const text = (row) => `${row.look[2]} ${percent(row.share)}`;
+  const parts = rows.map((row) => area("part", row.look, { title: text(row), style: { flex: row.share } }));
   return [
     make("p", { class: "figures" }, Object.entries(states).map(([state, share]) =>
       make("span", {}, make("b", {}, percent(share)), ` ${state}`))),
-    make("div", { class: "share-bar", role: "img", "aria-label": ordered.map(text).join(", ") }, parts),
-    make("table", { class: "causes" }, make("caption", { class: "unseen" }, "Device time by cause"),
-      make("tbody", {}, lines)),
+    make("div", { class: "share-bar", role: "img", "aria-label": rows.map(text).join(", ") }, parts),
+    dataTable("Device time by cause", [
+      { title: "Cause", text: (row) => make("span", {}, swatch(row.look), row.look[2]), value: (row) => row.look[2] },
+      { title: "State", text: (row) => row.look[3] },
+      numbers("Time", (row) => row.share * gpus * each, seconds), numbers("Share", (row) => row.share, percent),
+    ], rows.filter((row) => row.share >= 0.005)),
   ];
 }
 
@@ -234,72 +232,59 @@ function aboutPart(run, name) {
 
 export function runView(name, query, go) {
   const steps = stepsOf(name);
-  const open = (index) => (location.hash = runHref(name, "step", steps.key(index)));
-  const hrefOf = ({ index }) => (index !== null && index < steps.count ? runHref(name, "step", steps.key(index)) : "");
-  const keys = ["verdict", "now", "indicators", "slowest", "device", "whole", "events", "about"];
-  const parts = Object.fromEntries(keys.map((key) => [key, make("div", { class: `part-${key}` })]));
-  const fills = Object.fromEntries(keys.map((key) => [key, keep(parts[key])]));
-  const all = timeline(steps, open);
+  const hrefAt = (index) => runHref(name, "step", steps.key(index));
+  const hrefOf = ({ index }) => (index !== null && index < steps.count ? hrefAt(index) : "");
+  const parts = Object.fromEntries(Object.entries({
+    indicators: "Core indicators", trajectories: "Slowest trajectories", events: "Events and log",
+    device: "Device time", whole: "The whole run", about: "About this run",
+  }).map(([id, title]) => [id, part(id, title)]));
+  const columns = timeline(steps, (index) => (location.hash = hrefAt(index)));
   const table = details("Steps as a table, with what delayed them", () => stepTable(steps, name));
   const chosen = new Set((query.get("scalars") ?? "").split(",").filter(Boolean));
-  const charts = scalarCharts(chosen, () => {
+  const charts = scalarCharts(chosen, (run) => {
     go(runHref(name) + (chosen.size ? `?scalars=${encodeURIComponent([...chosen].join(","))}` : ""));
-    showScalars();
+    showScalars(run);
   });
-  const hasScalars = changes();
-  let run = null;
+  const [isNewVerdict, areNewSteps, areNewScalars] = [changes(), changes(), changes()];
+  const head = untitled("verdict", "Verdict");
 
-  const element = make("div", { class: "run" }, make("h1", { class: "unseen" }, "Run ", bdi(name)),
-    make("section", { id: "verdict", "aria-label": "Verdict" }, parts.verdict, parts.now),
-    make("div", { class: "first" },
-      make("section", { id: "steps", "aria-label": "Steps" }, all.element, table),
-      section("indicators", "Core indicators", parts.indicators)),
+  const element = make("div", { class: "run" }, make("h1", { class: "unseen" }, "Run ", bdi(name)), head,
+    make("div", { class: "first" }, untitled("steps", "Steps", columns.element, table), parts.indicators),
     section("learning", "How it learns", charts.learning),
-    section("trajectories", "Slowest trajectories", parts.slowest),
-    section("events", "Events and log", parts.events),
-    make("div", { class: "pair" },
-      section("device", "Device time", parts.device), section("whole", "The whole run", parts.whole)),
-    section("scalars", "All scalars", charts.all),
-    section("about", "About this run", parts.about));
+    parts.trajectories, parts.events, make("div", { class: "pair" }, parts.device, parts.whole),
+    section("scalars", "All scalars", charts.all), parts.about);
 
-  async function showScalars() {
+  async function showScalars(run) {
     const lines = await getScalars(name, charts.wanted(run));
     await pause();
-    fills.indicators([run.indicators, lines.map((line) => line.y.length)], () => indicatorTable(run, lines));
+    parts.indicators.show([run.indicators, lines.map((line) => line.y.length)], () => indicatorTable(run, lines));
     await charts.update(lines);
-  }
-
-  async function showParts() {
-    const { headline, held, counts, has_gpu: hasGpu, unfinished, events, run: whole } = run.explain;
-    const facts = prose(filled([headline, counts.held ? held.text : ""]).join(" · "));
-    fills.verdict([run.findings, held, headline, run.read], () =>
-      [...verdict(run, hrefOf), run.read < 0.999 ? "" : make("p", { class: "soft lead" }, facts)]);
-    fills.now([unfinished, run.state], () => nowPart(run));
-    await pause();
-    const slowest = run.slowest.map((row) => row.trace_id);
-    fills.slowest([slowest, run.samples, steps.count], () => slowestPart(run, name, steps));
-    document.getElementById("device-title").textContent = hasGpu ? "GPU time" : "Device time (CPU)";
-    fills.device(whole, () => devicePart(whole));
-    document.getElementById("whole").hidden = !run.blocks.length;
-    fills.whole(run.blocks, () => blocks(run.blocks));
-    fills.events([events, unfinished, run.log], () => eventsPart(run));
-    fills.about([run.facts, run.unknown], () => aboutPart(run, name));
   }
 
   return {
     element,
-    title: name,
-    crumbs: () => [[name, runHref(name)]],
-    async refresh() {
-      let isNew = false;
-      [run, isNew] = await getRun(name, steps);
+    async show(run) {
+      const { headline, held, counts, has_gpu: hasGpu, unfinished, events, run: devices, end } = run.explain;
+      if (areNewSteps(steps.version)) {
+        columns.update(events);
+        if (table.open) table.lastChild.replaceWith(stepTable(steps, name));
+      }
       await pause();
-      if (isNew || !parts.verdict.childElementCount) all.update(run.explain.events);
-      if (isNew && table.open) table.lastChild.replaceWith(stepTable(steps, name));
+      if (isNewVerdict([run.findings, held, headline, run.read, unfinished, run.state])) {
+        const facts = prose(filled([headline, counts.held ? held.text : ""]).join(" · "));
+        const lead = run.read < 0.999 ? "" : make("p", { class: "soft" }, facts);
+        head.replaceChildren(...filled([verdict(run, hrefOf), lead, nowPart(run)]));
+      }
       await pause();
-      await showParts();
-      if (hasScalars([run.steps, run.explain.end, run.scalars.length])) await showScalars();
-      return { run, steps };
+      const slowest = run.slowest.map((row) => row.trace_id);
+      parts.trajectories.show([slowest, run.samples, steps.count], () => slowestPart(run, name, steps));
+      document.getElementById("device-title").textContent = hasGpu ? "GPU time" : "Device time (CPU)";
+      parts.device.show(devices, () => devicePart(devices));
+      parts.whole.hidden = !run.blocks.length;
+      parts.whole.show(run.blocks, () => blocks(run.blocks));
+      parts.events.show([events, unfinished, run.log], () => eventsPart(run));
+      parts.about.show([run.facts, run.unknown], () => aboutPart(run, name));
+      if (areNewScalars([run.steps, end, run.scalars.length])) await showScalars(run);
     },
   };
 }

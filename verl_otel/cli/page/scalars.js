@@ -25,40 +25,31 @@ const MOST_LINES = 8;
 const MOST_FOUND = 40;
 
 // A chart of some lines of scalars; update(lines) with those of its names.
-export function scalarChart(title, { band = null, height = 190, names = null } = {}) {
-  let [xs, columns, shown, values, view] = [[], [], [], [], null];
+function scalarChart(title, first, band) {
+  let [xs, columns, shown, values] = [[], [], [], []];
   const isNew = changes();
-  const key = make("div");
-  const element = make("div", { class: "scalar" });
+  const key = make("ul", { class: "legend" });
+  const bySteps = first.every((line) => line.by_steps);
 
   function nameOf(line) {
     const labels = Object.entries(line.labels).map(([label, value]) => `${label}=${value}`);
-    return [names ? names(line) : scalarName(line.name), ...labels].join(" ");
+    return [line.whose ?? scalarName(line.name), ...labels].join(" ");
   }
 
-  const by = () => (shown.every((line) => line.by_steps) ? "step" : "time");
-  const where = (index) => (by() === "step" ? `step ${number(xs[index])}` : `after ${seconds(xs[index])}`);
+  const where = (index) => (bySteps ? `step ${number(xs[index])}` : `after ${seconds(xs[index])}`);
   const textOf = (line) => (shown.length > 1 ? `${nameOf(line)} ` : "");
-  const valueAt = (index) => (line, place) => `${textOf(line)}${number(columns[place][index])}`;
-
-  function begin() {
-    view?.plot?.destroy();
-    view = chart({
-      title, height, band, axis: by(), unit: number, series: shown.map(() => ({})),
-      label: by() === "step" ? "step" : "since the start",
-      text: (index) => `${where(index)}: ${shown.map(valueAt(index)).join(" · ")}`,
-      where,
-      moved: (index) => values.forEach((value, place) => {
-        value.textContent = index < 0 ? "" : number(columns[place][index]);
-      }),
-      foot: key,
-    });
-    view.lines = shown.length;
-    element.replaceChildren(view.element);
-  }
+  const view = chart({
+    title, band, where, height: 190, axis: bySteps ? "step" : "time", unit: number, class: "scalar", foot: key,
+    label: bySteps ? "step" : "since the start",
+    text: (index) =>
+      `${where(index)}: ${shown.map((line, place) => textOf(line) + number(columns[place][index])).join(" · ")}`,
+    moved: (index) => values.forEach((value, place) => {
+      value.textContent = index < 0 ? "" : number(columns[place][index]);
+    }),
+  });
 
   return {
-    element,
+    ...view,
     update(lines) {
       if (!isNew(lines)) return;
       shown = lines.filter((line) => line.y.some((value) => value !== null)).slice(0, MOST_LINES);
@@ -67,17 +58,37 @@ export function scalarChart(title, { band = null, height = 190, names = null } =
         const at = new Map(line.x.map((x, index) => [x, line.y[index]]));
         return xs.map((x) => at.get(x) ?? null);
       });
-      if (!shown.length) {
-        element.replaceChildren(make("figure", { class: "chart" },
-          make("div", { class: "chart-head" }, make("figcaption", {}, bdi(title))),
-          make("p", { class: "soft empty" }, "No finite value was logged.")));
-        return;
-      }
       values = shown.map(() => make("output", { "aria-live": "off" }));
-      key.replaceChildren(make("ul", { class: "legend" }, shown.map((each, place) =>
-        make("li", {}, lineMark(place), bdi(nameOf(each)), values[place]))));
-      if (view?.lines !== shown.length) begin();
+      key.replaceChildren(...shown.map((each, place) =>
+        make("li", {}, lineMark(place), bdi(nameOf(each)), values[place])));
       view.update(xs, columns);
+    },
+  };
+}
+
+// Charts side by side, by their titles: update([{title, lines, band}]).
+export function chartGrid(empty = "") {
+  const views = new Map();
+  const note = make("p", { class: "soft empty", hidden: true }, empty);
+  const element = make("div", { class: "charts" }, note);
+  return {
+    element,
+    async update(wanted) {
+      for (const [title, view] of views) {
+        if (wanted.some((each) => each.title === title)) continue;
+        view.destroy();
+        view.element.remove();
+        views.delete(title);
+      }
+      note.hidden = wanted.length > 0;
+      for (const { title, lines, band } of wanted) {
+        if (!views.has(title)) {
+          views.set(title, scalarChart(title, lines, band));
+          element.append(views.get(title).element);
+        }
+        views.get(title).update(lines);
+        await pause();
+      }
     },
   };
 }
@@ -85,11 +96,10 @@ export function scalarChart(title, { band = null, height = 190, names = null } =
 // Lines that are the same curve are one.
 const distinct = (lines) => [...new Map(lines.map((line) => [JSON.stringify(line.y), line])).values()];
 
-// The charts of how a run learns, and the search over all scalars. change(names): which ones were chosen.
+// The charts of how a run learns, and the search over all scalars. change(run): the choice is another one.
 export function scalarCharts(chosen, change) {
-  const [groups, own] = [new Map(), new Map()];
-  const learning = make("div", { class: "charts" });
-  const ownGrid = make("div", { class: "charts" });
+  const learning = chartGrid("No reward, KL, loss or length has been logged yet.");
+  const own = chartGrid();
   const found = make("div", { class: "picker" });
   const search = make("input", {
     type: "search", id: "scalar-search", placeholder: "Search all scalars, for example kl or length",
@@ -103,21 +113,20 @@ export function scalarCharts(chosen, change) {
     const all = run.scalars.filter((each) => scalarName(each).toLowerCase().includes(wanted));
     const offered = wanted ? all.slice(0, MOST_FOUND) : run.scalars.filter((each) => chosen.has(each));
     const choose = (each) => (event) => {
-      if (event.target.checked) chosen.add(each);
-      else chosen.delete(each);
-      change(chosen);
+      chosen[event.target.checked ? "add" : "delete"](each);
+      change(run);
     };
     const box = (each) => make("input", { type: "checkbox", checked: chosen.has(each), onchange: choose(each) });
-    const boxes = offered.map((each) => make("label", {}, box(each), " ", bdi(scalarName(each))));
     const many = all.length > MOST_FOUND ? `, the first ${MOST_FOUND}` : "";
     const words = wanted ? `${counted(all.length, "scalar")} of ${count(run.scalars.length)}${many}`
       : `${counted(run.scalars.length, "scalar")}, named as verl writes them`;
-    found.replaceChildren(make("p", { class: "soft" }, words), make("div", { class: "choices" }, boxes));
+    found.replaceChildren(make("p", { class: "soft" }, words), make("div", { class: "choices" },
+      offered.map((each) => make("label", {}, box(each), " ", bdi(scalarName(each))))));
   }
 
   return {
-    learning,
-    all: [make("div", { class: "toolbar" }, search, found), ownGrid],
+    learning: learning.element,
+    all: [make("div", { class: "toolbar" }, search, found), own.element],
     // The names of the scalars that are shown.
     wanted(described) {
       run = described;
@@ -126,26 +135,15 @@ export function scalarCharts(chosen, change) {
       return [...new Set([...grouped, ...run.indicators.map((row) => row.scalar).filter(Boolean), ...chosen])];
     },
     async update(lines) {
-      for (const [title, pattern] of GROUPS) {
+      const bandOf = (some) => run.indicators.find((row) => !row.is_share && (row.low ?? row.high) !== null
+        && some.some((line) => line.name === row.scalar));
+      await learning.update(GROUPS.flatMap(([title, pattern]) => {
         const some = distinct(lines.filter((line) => pattern.test(line.name) && !line.labels.instance));
-        if (!some.length) continue;
-        if (!groups.has(title)) {
-          const row = run.indicators.find((each) => !each.is_share && some.some((line) => line.name === each.scalar));
-          const band = row && (row.low !== null || row.high !== null) ? [row.low, row.high] : null;
-          groups.set(title, scalarChart(title, { band }));
-          learning.append(groups.get(title).element);
-        }
-        groups.get(title).update(some);
-        await pause();
-      }
-      for (const each of chosen) {
-        if (!own.has(each)) own.set(each, scalarChart(scalarName(each)));
-        if (!own.get(each).element.isConnected) ownGrid.append(own.get(each).element);
-        own.get(each).update(lines.filter((line) => line.name === each));
-      }
-      for (const [each, view] of own) if (!chosen.has(each)) view.element.remove();
-      if (!groups.size) learning.replaceChildren(
-        make("p", { class: "soft empty" }, "No reward, KL, loss or length has been logged yet."));
+        const band = bandOf(some);
+        return some.length ? [{ title, lines: some, band: band && [band.low, band.high] }] : [];
+      }));
+      await own.update([...chosen].map((each) =>
+        ({ title: scalarName(each), lines: lines.filter((line) => line.name === each) })));
     },
   };
 }

@@ -46,7 +46,7 @@ export async function getScalars(name, names) {
 
 const COLUMNS_OF_STEPS = ["number", "start", "seconds", "failed"];
 // The steps of a run in columns. What is known is kept: only steps that may have changed are asked for again.
-export class Steps {
+class Steps {
   constructor(name) {
     this.name = name;
     Object.assign(this, { settled: 0, count: 0, held: [], longer: {}, marks: new Map() });
@@ -54,10 +54,7 @@ export class Steps {
     for (const key of ["phases", "gpu"]) this[key] = Object.create(null);
   }
 
-  // Returns whether anything is new.
   async update() {
-    const look = () => JSON.stringify([this.count, this.settled, this.seconds.slice(-4), this.held.length]);
-    const before = look();
     let isMore = true;
     while (isMore) {
       const part = await get(`${runAddress(this.name)}/steps?first=${this.settled}`);
@@ -67,7 +64,7 @@ export class Steps {
       isMore = this.count < part.all;
       this.settled = isMore ? this.count : part.settled;
     }
-    return before !== look();
+    this.version = [this.count, this.settled, this.seconds.slice(-4), this.held.length];
   }
 
   add(part) {
@@ -107,6 +104,24 @@ export class Steps {
     if (this.number.indexOf(own) === newest) return `Step ${own}`;
     return `Step ${own} (${index === newest ? "last attempt" : "first attempt"})`;
   }
+}
+
+// What is known of the runs of this visit: a view that is opened again has its steps at once.
+const visited = new Map();
+export function stepsOf(name) {
+  if (!visited.has(name)) visited.set(name, new Steps(name));
+  return visited.get(name);
+}
+
+// A run and its steps, of the same analysis: one may have been made while the other was being requested.
+export async function getRun(name) {
+  const steps = stepsOf(name);
+  let run = await get(runAddress(name));
+  await pause();
+  await steps.update();
+  if (run.steps !== steps.count) run = await get(runAddress(name));
+  steps.mark(run);
+  return run;
 }
 
 function splice(shown, next, first) {

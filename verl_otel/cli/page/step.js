@@ -5,14 +5,13 @@
 
 import { look } from "./colours.js";
 import {
-  bdi, blocks, capital, changes, count, counted, dataTable, details, factList, figures, filled, make, number, numbers,
-  percent, prose, seconds, section,
+  bdi, blocks, capital, count, counted, dataTable, details, factList, figures, filled, make, number, numbers, prose,
+  seconds, section, untitled, whole,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { laneChart, partItem, workName } from "./lanes.js";
 import { shareBar, tokensOf, trajectoryColumns, verdictRow } from "./run.js";
-import { get, isLive, runAddress } from "./source.js";
-import { getRun, stepsOf } from "./timeline.js";
+import { get, isLive, runAddress, stepsOf } from "./source.js";
 
 // The phases of a step from its path: parts of one phase that follow each other are one bar.
 function phaseItems(path) {
@@ -85,80 +84,70 @@ function verdicts(step) {
   if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
   causes.sort((a, b) => b.saved - a.saved);
   const rows = causes.map((cause, place) => verdictRow(cause, place, [cause.saved, "avoidable"]));
-  return [...rows, make("p", { class: rows.length ? "soft lead" : "verdict-line" }, prose(step.title))];
+  return [...rows, make("p", { class: rows.length ? "soft" : "verdict-line" }, prose(step.title))];
 }
 
 const NOT_IN_FILE = "The detail of this step is not in this file: it holds that of the most important steps.";
 const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
 
-const getStep = (name, index) => get(`${runAddress(name)}/steps/${index}`);
+// The place of a step, and its document: null where there is no such step, or a file does not hold it.
+async function findStep(name, key) {
+  const steps = stepsOf(name);
+  const index = steps.find(key);
+  const isKnown = index >= 0 && index < steps.count;
+  return { index, isKnown, size: steps.count, step: isKnown ? await get(`${runAddress(name)}/steps/${index}`) : null };
+}
+
+const hasSamples = (run, number) => isLive && run.samples.length > 0 && number !== null;
+const samplesLink = (text, name, ...more) =>
+  make("p", {}, make("a", { href: runHref(name, "samples", ...more) }, text));
 
 export function stepView(name, key) {
-  const steps = stepsOf(name);
-  const hrefAt = (index) => runHref(name, "step", steps.key(index));
-  const body = make("div");
-  const heading = make("h1", { id: "step-title", tabIndex: -1 });
-  const pager = make("nav", { class: "pager", "aria-label": "Steps" });
-  const element = make("div", { class: "step" }, make("div", { class: "title-row" }, heading, pager), body);
-  const isNew = changes();
-  let index = -1;
+  const hrefOf = (row) => runHref(name, "step", key, row.trace_id);
 
-  const page = (text, to, label) => (to >= 0 && to < steps.count
-    ? make("a", { class: "button", href: hrefAt(to), "aria-label": label }, text)
-    : make("span", { class: "button off", "aria-hidden": "true" }, text));
-
-  function draw(step, run) {
-    heading.replaceChildren(`${steps.title(index)}: ${seconds(steps.seconds[index])}`);
+  function pager(steps, index) {
+    const page = (text, to, label) => (to >= 0 && to < steps.count
+      ? make("a", { class: "button", href: runHref(name, "step", steps.key(to)), "aria-label": label }, text)
+      : make("span", { class: "button off", "aria-hidden": "true" }, text));
     const slow = [...steps.marks].filter(([, word]) => word !== "start-up").map(([at]) => at).sort((a, b) => a - b);
     const nextSlow = slow.find((at) => at > index) ?? slow.find((at) => at !== index) ?? -1;
-    pager.replaceChildren(...filled([
+    return make("nav", { class: "pager", "aria-label": "Steps" },
       page("← Previous", index - 1, "The previous step"), page("Next →", index + 1, "The next step"),
-      nextSlow < 0 ? "" : page("Next slow step", nextSlow, "The next slow step"),
-    ]));
-    const hrefOf = (row) => runHref(name, "step", key, row.trace_id);
-    body.replaceChildren(...filled([
-      step && make("section", { "aria-label": "Verdict" }, verdicts(step)),
-      make("section", { id: "waterfall", "aria-label": "Waterfall" },
-        step?.path.length ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
-          : make("p", { class: "soft" }, step ? NOT_KEPT : NOT_IN_FILE)),
-      step && detailOf(step, run, hrefOf),
-    ]));
+      nextSlow < 0 ? "" : page("Next slow step", nextSlow, "The next slow step"));
   }
 
-  function detailOf(step, run, hrefOf) {
+  function detailOf(step, number, run) {
     const table = dataTable("Trajectories of the step", trajectoryColumns(hrefOf), step.trajectories,
       { page: 16, empty: "No trajectory was kept." });
-    const samples = isLive && run.samples.length && steps.number[index] !== null;
-    const link = { href: runHref(name, "samples", "training", steps.number[index]) };
     const isPart = step.members > step.trajectories.length;
     const title = `${run.explain.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
     return make("div", { class: "pair" },
-      make("div", {}, section("waited", "Where its time went", blocks(step.blocks))),
+      section("waited", "Where its time went", blocks(step.blocks)),
       make("div", {},
         section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table,
-          samples ? make("p", {}, make("a", link, "Prompts and responses of this step")) : ""),
+          hasSamples(run, number) && samplesLink("Prompts and responses of this step", name, "training", number)),
         step.devices.gpus ? section("step-device", title, shareBar(step.devices)) : ""));
   }
 
-  return {
-    element,
-    title: `Step ${key} · ${name}`,
-    crumbs: () => [[name, runHref(name)], [`Step ${key}`, runHref(name, "step", key)]],
-    async refresh() {
-      const [run] = await getRun(name, steps);
-      index = steps.find(key);
-      if (!(index >= 0 && index < steps.count)) {
-        const isRead = run.read >= 0.999;
-        heading.textContent = isRead ? `There is no step ${key}` : `Step ${key} has not been read yet`;
-        const lead = isRead ? "The run has" : `${percent(run.read)} of the files are read:`;
-        body.replaceChildren(make("p", { class: "soft" }, `${lead} ${counted(steps.count, "step")}.`));
-        return { run, steps };
-      }
-      const step = await getStep(name, index);
-      if (isNew([step, steps.count])) draw(step, run);
-      return { run, steps };
-    },
-  };
+  const load = async (run) => ({ ...await findStep(name, key), isRead: run.read >= 0.999 });
+  return whole(load, ({ step, index, isKnown, size, isRead }, run) => {
+    const steps = stepsOf(name);
+    if (!isKnown) {
+      const words = isRead ? `There is no step ${key}` : `Step ${key} has not been read yet`;
+      const lead = isRead ? "The run has" : "Its files are being read:";
+      const text = `${lead} ${counted(size, "step")}.`;
+      return [make("h1", { id: "step-title" }, words), make("p", { class: "soft" }, text)];
+    }
+    const title = `${steps.title(index)}: ${seconds(steps.seconds[index])}`;
+    return [
+      make("div", { class: "title-row" }, make("h1", { id: "step-title" }, title), pager(steps, index)),
+      step && untitled("verdict", "Verdict", verdicts(step)),
+      untitled("waterfall", "Waterfall", step?.path.length
+        ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
+        : make("p", { class: "soft" }, step ? NOT_KEPT : NOT_IN_FILE)),
+      step && detailOf(step, steps.number[index], run),
+    ];
+  });
 }
 
 // -- one trajectory --
@@ -203,41 +192,26 @@ const callTable = (row) => dataTable("Calls of the trajectory", [
 ], [...row.activities].sort((a, b) => a.after - b.after), { page: 40, empty: "No call of it was kept." });
 
 export function trajectoryView(name, key, id) {
-  const steps = stepsOf(name);
-  const element = make("div", { class: "step" }, make("h1", {}, "Trajectory"));
-  const isNew = changes();
-  let label = "Trajectory";
-  return {
-    element,
-    title: `Trajectory · ${name}`,
-    crumbs: () => [[name, runHref(name)], [`Step ${key}`, runHref(name, "step", key)],
-      [label, runHref(name, "step", key, id)]],
-    async refresh() {
-      const [run] = await getRun(name, steps);
-      const index = steps.find(key);
-      const step = index >= 0 && index < steps.count ? await getStep(name, index) : null;
-      const known = [...(step?.trajectories ?? []), ...run.slowest];
-      const row = known.find((each) => each.trace_id === id);
-      if (!isNew(row ?? null)) return { run, steps };
-      if (!row) {
-        element.append(make("p", { class: "soft" }, "It is not among those that were kept."));
-        return { run, steps };
-      }
-      label = row.label;
-      const kind = row.validate ? "validation" : "training";
-      const link = { href: runHref(name, "samples", kind, steps.number[index] ?? "", row.uid) };
-      const hasSamples = isLive && run.samples.length && row.uid && steps.number[index] !== null;
-      element.replaceChildren(
-        make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
-        make("section", { "aria-label": "Facts" },
-          (step?.verdicts ?? []).filter((verdict) => verdict.trace_id === id).map((verdict, place) =>
-            verdictRow({ ...verdict, is_finding: true }, place, [verdict.saved, "avoidable"])), factsOf(row),
-          hasSamples ? make("p", {}, make("a", link, "Prompt and responses")) : ""),
-        make("section", { "aria-label": "Calls" }, laneChart("Its turns and calls", callLanes(row), row.seconds)),
-        section("calls", "Its calls", callTable(row)));
-      return { run, steps };
-    },
-  };
+  async function load(run) {
+    const { index, step } = await findStep(name, key);
+    const row = [...(step?.trajectories ?? []), ...run.slowest].find((each) => each.trace_id === id) ?? null;
+    return { row, number: stepsOf(name).number[index] ?? null, verdicts: step?.verdicts ?? [] };
+  }
+
+  return whole(load, ({ row, number, verdicts: all }, run) => {
+    const missing = "It is not among those that were kept.";
+    if (!row) return [make("h1", {}, "Trajectory"), make("p", { class: "soft" }, missing)];
+    const own = all.filter((verdict) => verdict.trace_id === id);
+    const kind = row.validate ? "validation" : "training";
+    return [
+      make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
+      untitled("facts", "Facts", own.map((verdict, place) =>
+        verdictRow({ ...verdict, is_finding: true }, place, [verdict.saved, "avoidable"])), factsOf(row),
+        hasSamples(run, number) && row.uid && samplesLink("Prompt and responses", name, kind, number, row.uid)),
+      untitled("lanes", "Calls", laneChart("Its turns and calls", callLanes(row), row.seconds)),
+      section("calls", "Its calls", callTable(row)),
+    ];
+  });
 }
 
 // -- prompts and responses, from verl's own files --
@@ -249,7 +223,7 @@ function sampleCard(sample, place) {
   const all = [["expected", sample.expected ?? ""], ...Object.entries(sample.facts)];
   const facts = all.filter(([, value]) => value !== "");
   const says = (part) => (SAYS[part.kind] ? make("p", { class: "soft" }, SAYS[part.kind]) : "");
-  return make("article", { class: "sample", "aria-label": title },
+  return make("article", { class: "card", "aria-label": title },
     make("h3", {}, title, sample.score === null ? "" : `: score ${number(sample.score)}`),
     sample.parts.map((part) => make("div", {}, says(part), make("pre", {}, bdi(part.text)))),
     make("p", { class: "soft" }, facts.map(([fact, value]) => make("span", {}, bdi(`${fact} ${value} `)))));
@@ -266,26 +240,15 @@ const groupTable = (rows, hrefOf) => dataTable("Prompts of the step", [
 ], rows, { empty: "verl has written no samples of this step: trainer.rollout_data_dir switches that on, and its folder "
   + "must be readable here." });
 
+export const samplesTitle = (kind, step) => `${kind === "validation" ? "Validation at step" : "Step"} ${step}: samples`;
+
 export function samplesView(name, kind, step, group) {
-  const element = make("div", { class: "step" });
-  const what = `${kind === "validation" ? "Validation at step" : "Step"} ${step}`;
-  const isNew = changes();
-  return {
-    element,
-    title: `${what} · ${name}`,
-    crumbs: () => [[name, runHref(name)], [`${what}: samples`, runHref(name, "samples", kind, step)]],
-    async refresh() {
-      const query = new URLSearchParams({ step, kind, ...(group === undefined ? {} : { group }) });
-      const [run, rows] = await Promise.all([get(runAddress(name)), get(`${runAddress(name)}/samples?${query}`)]);
-      if (isNew(rows)) {
-        const isGroup = group !== undefined && rows.length;
-        element.replaceChildren(
-          make("h1", {}, group === undefined ? `${what}: samples` : [`${what}: sample `, bdi(group)]),
-          make("section", { "aria-label": "Samples" }, isGroup
-            ? [promptOf(rows), make("div", { class: "samples" }, rows.map(sampleCard))]
-            : groupTable(rows, (row) => runHref(name, "samples", kind, step, row.group))));
-      }
-      return { run, steps: stepsOf(name) };
-    },
-  };
+  const query = new URLSearchParams({ step, kind, ...(group === undefined ? {} : { group }) });
+  const title = [samplesTitle(kind, step), group === undefined ? "" : [" of ", bdi(group)]];
+  return whole(() => get(`${runAddress(name)}/samples?${query}`), (rows) => [
+    make("h1", {}, title),
+    untitled("samples", "Samples", group !== undefined && rows.length
+      ? [promptOf(rows), make("div", { class: "samples" }, rows.map(sampleCard))]
+      : groupTable(rows, (row) => runHref(name, "samples", kind, step, row.group))),
+  ]);
 }

@@ -81,22 +81,17 @@ def run(arguments: argparse.Namespace) -> int:
     os.nice(NICE)
     with catch_signals() as ended:
         server.start()
-        readers = [
-            threading.Thread(target=target, args=(ended,), name="verl-otel-view", daemon=True)
-            for target in (watcher.run, listing.run)
-        ]
-        for reader in readers:
-            reader.start()
+        reader = threading.Thread(
+            target=watcher.run, args=(ended, listing.analyse()), name="verl-otel-view", daemon=True
+        )
+        reader.start()
         # The token of a file is not printed: what is printed may go to the log of a service.
         query = f"?token={token}" if token and arguments.token_file is None else ""
         address = f"{encryption.scheme}://{show(show_address(server.host, server.port))}/{query}"
         print(f"{address}   Ctrl-C ends it.", flush=True)
         wait_for_end(ended)
-        watcher.wake()
-        listing.wake()
         server.close()
-        for reader in readers:
-            reader.join(CLOSE_SECONDS)
+        reader.join(CLOSE_SECONDS)
     return 0
 
 

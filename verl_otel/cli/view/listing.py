@@ -12,8 +12,8 @@ import contextlib
 import hashlib
 import json
 import os
-import threading
 import time
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -41,8 +41,6 @@ MAX_RUNNING: Final = 2
 """Running runs whose findings are in the list although no client has opened their pages."""
 FINDING: Final = "finding"
 """Name under which the summary of a run that has ended is kept."""
-REST_SHARE: Final = 1.0
-"""After each piece of a run, time for the training: this multiple of the time that the piece took."""
 _BAD: Final = frozenset({RunState.FAILED.word, RunState.STOPPED.word, CRASHED, NO_END})
 _Row = dict[str, Any]
 NOTHING: Final[_Row] = {"finding": None, "productive": None, "seconds_line": [], "reward_line": []}
@@ -73,7 +71,6 @@ class Listing:
         self._watched: dict[str, tuple[Explanation, _Row]] = {}
         """The last summary of each run that is being read."""
         self._made_at = float("-inf")
-        self._wanted = threading.Event()
 
     def read(self) -> list[_Row]:
         """Return a row for each run: those that need attention first, of these the running ones, then the newest."""
@@ -97,7 +94,6 @@ class Listing:
             for gone in self._found.keys() - {signature for signature, _ in self._rows.values()}:
                 self._found.pop(gone, None)
             self._made_at = time.monotonic()
-            self._wanted.set()
 
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[str, _Row]:
         signature = _sign(folders)
@@ -130,46 +126,37 @@ class Listing:
             self._watched[name] = run, summarise(run)
         return self._watched[name][1]
 
-    # -- the runs that no client has opened, one after the other --
+    def analyse(self) -> Iterator[bool]:
+        """Analyse the runs that have ended and that no client has opened, the smallest first.
 
-    def run(self, stopped: threading.Event) -> None:
-        """Analyse the runs that have ended, the smallest first, until it is stopped."""
-        while not stopped.is_set():
-            self._wanted.wait()
-            self._wanted.clear()
+        Yields:
+            Whether a piece of one was read; it goes on for ever.
+        """
+        while True:
             for name, (signature, row) in sorted(self._rows.items(), key=lambda item: item[1][1]["bytes"]):
-                if signature in self._found or _is_running(row) or name not in self._folders:
+                folders = self._folders.get(name)
+                if signature in self._found or _is_running(row) or folders is None:
                     continue
-                watched = self._watcher.peek(name)
-                if watched is not None and self._watcher.find_age(name) is not None:
+                known, age = self._watcher.peek(name), self._watcher.find_age(name)
+                if known is not None and age is not None:
                     continue  # it is being read for a client
-                found = summarise(watched) if watched is not None else _analyse(self._folders[name], stopped)
-                if stopped.is_set():
-                    return
+                found: _Row = {}
+                try:
+                    if known is None:
+                        live = reader.begin_page(folders)
+                        live.look()
+                        while live.is_behind:
+                            live.read()
+                            yield True
+                        live.finish()
+                        known = live.explain()
+                    found = summarise(known)
+                except Exception as error:  # one damaged run must not end the reading of the others
+                    error_boundary.record_internal_error("live page", error)
                 self._found[signature] = found
-                saved_state.save(self._folders[name], FINDING, _Kept(signature, found), keep=MAX_RUNS)
-
-    def wake(self) -> None:
-        """Have `run` notice that it is stopped."""
-        self._wanted.set()
-
-
-def _analyse(folders: tuple[Path, ...], stopped: threading.Event) -> _Row:
-    """Return the summary of a run, which is read piece by piece; nothing if it is stopped before, or cannot be read."""
-    try:
-        live = reader.begin_page(folders)
-        live.look()
-        while live.is_behind and not stopped.is_set():
-            begin = time.thread_time()
-            live.read()
-            time.sleep(REST_SHARE * (time.thread_time() - begin))
-        if stopped.is_set():
-            return {}
-        live.finish()
-        return summarise(live.explain())
-    except Exception as error:  # one damaged run must not end the reading of the others
-        error_boundary.record_internal_error("live page", error)
-        return {}
+                saved_state.save(folders, FINDING, _Kept(signature, found), keep=MAX_RUNS)
+                yield True
+            yield False
 
 
 def summarise(run: Explanation) -> _Row:

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the runs that clients request. One thread reads, another answers: one lock guards all runs."""
+"""Reads the runs that clients request, then the others. One thread reads, another answers: one lock guards all runs."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ IDLE_SECONDS: Final = 120.0
 MAX_WATCHED: Final = 4
 """Runs that are read at the same time; above it the one whose last request is the oldest is dropped."""
 REST_SHARE: Final = 1.0
-"""After each piece of a long run, time for the training: this multiple of the time that the piece took."""
+"""After each piece of a run, time for the training: this multiple of the time that the piece took."""
 EXPLAIN_SHARE: Final = 150.0
 """Seconds between explanations, as a multiple of the CPU time that one takes: a long run is explained less often."""
 ABANDONED_SECONDS: Final = 600.0
@@ -74,6 +74,37 @@ class _Watched:
             saved_state.save(self.live.folders, reader.PAGE, self.live)
             self.spent = 0.0
 
+    def explain(self) -> Explanation:
+        """Return the explanation of the run; a new one at most every few seconds, also while it is first read."""
+        is_due = time.monotonic() >= self.explain_at and self.explained != self.live.version
+        was_read = self.read_share < 1 and not self.live.is_behind  # what is shown is a part of what was read
+        if self.explanation is None or is_due or was_read:
+            self._finish(self._explain_now())
+        return self.explanation  # type: ignore[return-value]  # set above
+
+    def _explain_now(self) -> Explanation:
+        begin = time.thread_time()
+        self.explained = self.live.version
+        self.explained_at = time.monotonic()
+        self.explanation = self.live.explain()
+        read, size = self.live.progress()
+        self.read_share = read / size if size else 1.0
+        used = time.thread_time() - begin
+        self.explain_at = time.monotonic() + max(LOOK_SECONDS / 2, EXPLAIN_SHARE * used)
+        return self.explanation
+
+    def _finish(self, run: Explanation) -> None:
+        """Complete a run that has ended and was read to its end."""
+        age = time.time() - run.end_ns / 1e9
+        has_ended = run.state in ENDS or (run.state == NO_END and age > ABANDONED_SECONDS)
+        if not has_ended or self.live.is_behind or self.live.is_finished:
+            return
+        self.live.look()
+        if not self.live.is_behind:
+            self.save()
+            self.live.finish()
+            self._explain_now()
+
 
 class Watcher:
     """The runs that are being read.
@@ -86,7 +117,6 @@ class Watcher:
         self._catalogue = catalogue
         self._runs: dict[str, _Watched] = {}
         self._lock = threading.Lock()
-        self._wanted = threading.Event()
 
     def ask(self, name: str) -> tuple[Explanation, float] | None:
         """Return what is known of a run, and the share of its files that was read; None if there is no such run.
@@ -101,10 +131,9 @@ class Watcher:
                     return None
                 watched = self._runs[name] = _Watched(folders)
                 self._forget()
-                self._wanted.set()
             watched.look()
             watched.asked_at = time.monotonic()
-            return _explain(watched), watched.read_share
+            return watched.explain(), watched.read_share
 
     def peek(self, name: str) -> Explanation | None:
         """Return what was last known of a run that is being read; it is not read any longer because of this."""
@@ -118,22 +147,25 @@ class Watcher:
             watched = self._runs.get(name)
             return None if watched is None or watched.live.is_finished else time.monotonic() - watched.explained_at
 
-    def run(self, stopped: threading.Event) -> None:
-        """Read until it is stopped."""
+    def run(self, stopped: threading.Event, others: Iterator[bool]) -> None:
+        """Read until it is stopped.
+
+        Args:
+            stopped: Set when it is.
+            others: Reads a piece of a run that no client has requested; false: there is none.
+        """
         while not stopped.is_set():
             begin = time.monotonic()
             try:
                 self._look()
-                while not stopped.is_set() and self._read_once():
-                    pass
+                while time.monotonic() < begin + LOOK_SECONDS and not stopped.is_set():
+                    began = time.thread_time()
+                    if not self._read_once() and not next(others):
+                        break
+                    time.sleep(REST_SHARE * (time.thread_time() - began))
             except Exception as error:  # one damaged run must not end the reading of the others
                 error_boundary.record_internal_error("live page", error)
-            self._wanted.wait(max(0.0, begin + LOOK_SECONDS - time.monotonic()))
-            self._wanted.clear()
-
-    def wake(self) -> None:
-        """Have `run` notice that it is stopped."""
-        self._wanted.set()
+            stopped.wait(max(0.0, begin + LOOK_SECONDS - time.monotonic()))
 
     def _look(self) -> None:
         with self._lock:
@@ -143,12 +175,10 @@ class Watcher:
 
     def _read_once(self) -> bool:
         """Read a piece of each run that is behind; return whether there is one."""
-        begin = time.thread_time()
         with self._lock:
             behind = [run for run in self._runs.values() if run.live.is_behind and not run.live.is_finished]
             for watched in behind:
                 watched.read()
-        time.sleep(REST_SHARE * (time.thread_time() - begin))
         return bool(behind)
 
     def _forget(self) -> None:
@@ -157,45 +187,6 @@ class Watcher:
         for place, name in enumerate(oldest_first):
             if now - self._runs[name].asked_at > IDLE_SECONDS or len(oldest_first) - place > MAX_WATCHED:
                 self._runs.pop(name).save()
-
-
-def _explain(watched: _Watched) -> Explanation:
-    """Return the explanation of a run; a new one at most every few seconds, also while it is first read."""
-    is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
-    is_due = is_due or (
-        watched.read_share < 1 and not watched.live.is_behind
-    )  # what is shown is a part of what was read
-    if watched.explanation is None or is_due:
-        _explain_now(watched)
-        _finish(watched)
-    return watched.explanation  # type: ignore[return-value]  # set above
-
-
-def _explain_now(watched: _Watched) -> None:
-    begin = time.thread_time()
-    watched.explained = watched.live.version
-    watched.explained_at = time.monotonic()
-    watched.explanation = watched.live.explain()
-    read, size = watched.live.progress()
-    watched.read_share = read / size if size else 1.0
-    used = time.thread_time() - begin
-    watched.explain_at = time.monotonic() + max(LOOK_SECONDS / 2, EXPLAIN_SHARE * used)
-
-
-def _finish(watched: _Watched) -> None:
-    """Complete a run that has ended and was read to its end."""
-    if watched.live.is_behind or watched.live.is_finished:
-        return
-    run = watched.explanation
-    if run is None or watched.explained != watched.live.version:
-        return
-    age = time.time() - run.end_ns / 1e9
-    if run.state in ENDS or (run.state == NO_END and age > ABANDONED_SECONDS):
-        watched.live.look()
-        if not watched.live.is_behind:
-            watched.save()
-            watched.live.finish()
-            _explain_now(watched)
 
 
 # -- The runs that the page shows, by name. A name from a request is looked up here and is never part of a path --
