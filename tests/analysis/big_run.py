@@ -20,7 +20,14 @@ LINE_SPANS = 256
 ROTATE_BYTES = 1 << 28
 AGENTS, SERVERS, RANKS = 4, 4, 4
 SCALARS_EVERY = 6
-RANK_SCALARS = ("process.cpu.time", "process.memory.usage", "process.thread.count", "verl.worker.calls", "verl.a", "verl.b")
+RANK_SCALARS = (
+    "process.cpu.time",
+    "process.memory.usage",
+    "process.thread.count",
+    "verl.worker.calls",
+    "verl.a",
+    "verl.b",
+)
 
 
 class Writer:

@@ -107,21 +107,22 @@ import json, resource, sys, time
 from pathlib import Path
 from verl_otel.analysis import reader
 from verl_otel.analysis.scalars import find_rewards
-folder, found, cpu = [Path(sys.argv[1])], [], []
+folder, found, cpu, peaks = [Path(sys.argv[1])], [], [], []
 for steps in (None, None, frozenset({81})):
     begin = time.process_time()
     found.append(reader.read(folder, steps=steps, keep_after=0.0)[0])
     cpu.append(time.process_time() - begin)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 whole, again, one = found
 held = {step.number: [verdict.cause_name for verdict in step.verdicts][:1] for step in whole.steps if step.number % 50 == 49}
 print(json.dumps({
     "spans": whole.counts.spans, "processes": whole.counts.processes, "steps": len(whole.steps), "problems": whole.problems,
     "held": held, "again": again == whole, "rewards": list(find_rewards(whole.series)),
     "detail": [step.number for step in one.steps if step.path and step.number == 81],
-    "cpu": cpu, "peak_kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    "cpu": cpu, "peak_kib": peaks[0],
 }))
 """
-STEPS, TRAJECTORIES, RANKS = 163, 1024, 1024
+STEPS, TRAJECTORIES, RANKS = 178, 1024, 1024
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +135,13 @@ def asked(write, clean_python, tmp_path_factory):
 
 def test_two_million_spans_of_a_thousand_ranks_are_all_read(asked):
     """Every span and every process is counted, the scalars of the trainer are there, and the slow steps are named."""
-    spans = STEPS * (TRAJECTORIES * 8 + TRAJECTORIES // 128 + 10 + 4 * RANKS)
+    spans = STEPS * (TRAJECTORIES * 8 + TRAJECTORIES // 128 + 9 + 3 * RANKS)
     assert spans > 2_000_000
     assert (asked["spans"], asked["processes"], asked["steps"]) == (spans, RANKS + 10, STEPS)
     assert asked["rewards"] == list(range(1, STEPS + 1))
     assert asked["held"] == {"49": ["search"], "99": ["search"], "149": ["search"]}
-    assert not asked["problems"]
+    (left_out,) = asked["problems"]  # no host's clock is unknown, no trace was given up
+    assert "more series than are kept" in left_out
 
 
 def test_it_is_read_once(asked):

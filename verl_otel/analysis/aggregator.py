@@ -25,7 +25,7 @@ from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
-from verl_otel.analysis.traces.clocks import Context, ahead_of
+from verl_otel.analysis.traces.clocks import Bounds, Context, ahead_of
 from verl_otel.analysis.traces.span_names import (
     BLOCKED,
     PAUSED,
@@ -83,6 +83,8 @@ class Aggregator(msgspec.Struct, dict=True):
     recent_steps: RecentSteps
     _windows: Windows
     writers: Writers = msgspec.field(default_factory=Writers)
+    bounds: Bounds = msgspec.field(default_factory=Bounds)
+    """What whole traces tell of the clocks of several hosts."""
     problems: list[str] = []
     validations: list[tuple[int | None, int, int]] = []
     slowest: Slowest = msgspec.field(default_factory=Slowest)
@@ -262,8 +264,12 @@ class Aggregator(msgspec.Struct, dict=True):
 
     def _add_traces(self, traces: Iterable[tuple[int, list[Written]]]) -> None:
         instances = [name_instance(values) for values in self.writers.resources]
+        hosts = [str(values.get(attr.HOST_NAME, "")) for values in self.writers.resources]
+        is_spread = len(set(hosts)) > 1
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in traces:
+            if is_spread:
+                self.bounds.add_trace(written, hosts)
             known = self._with_open(trace_id, written) if trace_id in self._open_spans else written
             trace = tree.assemble(trace_id, known, instances, ahead)
             self._counts["spans"] += trace.spans - (len(known) - len(written))
