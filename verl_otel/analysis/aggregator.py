@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final
@@ -173,8 +173,10 @@ class Aggregator(msgspec.Struct, dict=True):
                     ended.update(awaited.intersection(map(_ID, spans)))
         self._ended = (self._ended & awaited) | ended
         if firsts:
-            self._windows.note_time(min(self.set_clock(process, time_ns) for process, time_ns in firsts.items()))
-            self.end_ns = max(self.end_ns, *(self.set_clock(process, time_ns) for process, time_ns in lasts.items()))
+            first_ns, *_ = _set_clocks(firsts, ahead)
+            *_, last_ns = _set_clocks(lasts, ahead)
+            self._windows.note_time(first_ns)
+            self.end_ns = max(self.end_ns, last_ns)
         return times
 
     def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
@@ -530,6 +532,11 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
+
+
+def _set_clocks(times_ns: Mapping[int, int], ahead: Ahead | None) -> list[int]:
+    """Return a time of each process on the trainer's clock, sorted."""
+    return sorted(time_ns - ahead(process, time_ns) if ahead else time_ns for process, time_ns in times_ns.items())
 
 
 def _may_be_another(step: Step, verdict: Verdict) -> bool:
