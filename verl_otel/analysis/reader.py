@@ -252,7 +252,8 @@ class RunReader(msgspec.Struct, dict=True):
     def _estimate_clocks(self) -> None:
         """Estimate the clock of each host again, if there are new bounds or hosts."""
         run, hosts = self._aggregator, self._list_hosts()
-        if len(hosts) < 2 or (not run.bounds.are_new and hosts <= run.context.clocks.keys()):
+        is_spread = len(hosts) > 1
+        if not is_spread or (not run.bounds.are_new and hosts <= run.context.clocks.keys()):
             return
         resources = run.writers.resources
         trainers = [values for values in resources if values.get(attr.ROLE) == "trainer"]
