@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from benchmarks.hooks.__main__ import install_hooks, measure_node
 from benchmarks.hooks.stand_ins import make_module, run_trajectories
-from benchmarks.scale.shape import PER_WORKER, PROCESSES, TRAJECTORIES, WORKERS
+from benchmarks.scale.shape import GPUS, PER_WORKER, PROCESSES, TRAJECTORIES, WORKERS
 
 WORKER_STEPS: Final = 40
 TRAINER_STEPS: Final = 10
@@ -28,7 +28,7 @@ PEERS: Final = 1000
 CHECKS: Final = 20
 CACHE: Final = "cache"
 """Folder of the states of readers."""
-READ_STEPS, READ_TRAJECTORIES = 245, 1024
+READ_STEPS, READ_TRAJECTORIES, READ_NODES = 178, 1024, 128
 NODE_PROCESSES: Final = 13
 Figures = Mapping[str, float]
 
@@ -223,11 +223,11 @@ def reader(folder: Path) -> Figures:
     big_run: Any = importlib.import_module("tests.analysis.big_run")
     run = folder / "run"
     run.mkdir()
-    big_run.write(run, READ_STEPS, READ_TRAJECTORIES)
+    big_run.write(run, READ_STEPS, READ_TRAJECTORIES, READ_NODES, GPUS)
     begin = time.process_time()
     explained = reader.read([run], keep_after=0.0)[0]
     cpu = time.process_time() - begin
-    figures = {}
+    figures: dict[str, float] = {"processes": explained.counts.processes}
     for name, steps in (("again_seconds", None), ("step_seconds", frozenset({READ_STEPS // 2}))):
         begin = time.process_time()
         reader.read([run], steps=steps)

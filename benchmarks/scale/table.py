@@ -99,8 +99,8 @@ def rows(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
     )  # fmt: skip
     yield (
         "`explain`, memory",
-        "nothing, see [long runs](long-runs.md)",
-        f"{reader['peak_mib']:.0f} MiB with {reader['spans']:,.0f} spans",
+        "files, up to 64 MiB of text in all, see [long runs](long-runs.md)",
+        f"{reader['peak_mib']:.0f} MiB with {reader['spans']:,.0f} spans of {reader['processes']:,.0f} processes",
         "the same",
     )
 

@@ -5,7 +5,8 @@
     python -m tests.analysis.big_run FOLDER --steps 1000 --trajectories 64
 
 Each trajectory has 8 spans in three processes, each step about 20 in three; a span has 650 bytes. Times are told, not waited for:
-a step takes 10 seconds, and every 50th waits 20 more for one trajectory's tool.
+a step takes 10 seconds, and every 50th waits 20 more for one trajectory's tool. The trainer has scalars of each step, each rank some of every
+sixth one.
 """
 
 import argparse
@@ -18,6 +19,15 @@ STEP_SECONDS = 10
 LINE_SPANS = 256
 ROTATE_BYTES = 1 << 28
 AGENTS, SERVERS, RANKS = 4, 4, 4
+SCALARS_EVERY = 6
+RANK_SCALARS = (
+    "process.cpu.time",
+    "process.memory.usage",
+    "process.thread.count",
+    "verl.worker.calls",
+    "verl.a",
+    "verl.b",
+)
 
 
 class Writer:
@@ -41,6 +51,10 @@ class Writer:
         self.head = (
             f'{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{{"scope":{{"name":"verl_otel"}},"spans":['
         )
+        self.metrics_head = (
+            f'{{"resourceMetrics":[{{"resource":{resource},"scopeMetrics":[{{"scope":{{"name":"verl_otel"}},"metrics":['
+        )
+        self.metrics_path = folder / f"metrics-{role}-{host}-{pid}.jsonl"
         self.path = folder / f"traces-{role}-{host}-{pid}.jsonl"
         self.file = self.path.open("w")
         self.size = 0
@@ -60,6 +74,15 @@ class Writer:
             self.rotate()
         self.size += self.file.write(f"{self.head}{','.join(self.waiting)}]}}]}}]}}\n")
         self.waiting.clear()
+
+    def add_scalars(self, time_ns, values):
+        """Write a line of gauges."""
+        gauges = ",".join(
+            f'{{"name":"{name}","gauge":{{"dataPoints":[{{"timeUnixNano":"{time_ns}","asDouble":{value}}}]}}}}'
+            for name, value in values.items()
+        )
+        with self.metrics_path.open("a") as file:
+            file.write(f"{self.metrics_head}{gauges}]}}]}}]}}\n")
 
     def rotate(self):
         """Make room, as the file exporter does."""
@@ -129,7 +152,7 @@ CONSUME = template("verl.consume", 1, "s", True, verl__samples=64)
 LINK = '{"traceId":"%032x","spanId":"%016x","attributes":[{"key":"verl.link.type","value":{"stringValue":"%s"}}],"flags":256}'
 
 
-CALL = {"verl__worker__group": "actor", "verl__world_size": RANKS, "verl__call__blocking": True}
+CALL = {"verl__worker__group": "actor", "verl__call__blocking": True}
 WORKER = {"verl__rank": 0, "verl__worker__nested": False, "verl__batch__size": 16}
 KEYS = ("gen", "old_log_prob", "adv", "update_actor", "update_weights")
 PHASES = {key: template(f"verl.phase.{key}", 1, "s", verl__phase=key) for key in KEYS}
@@ -140,7 +163,7 @@ WORKERS = {key: template(f"verl.worker ActorRolloutRefWorker.{key}", 2, "s", **W
 class Run:
     """A run that is being told."""
 
-    def __init__(self, folder, hosts=1):
+    def __init__(self, folder, hosts, ranks):
         folder.mkdir(parents=True, exist_ok=True)
         self.ids = 0
         self.random = random.Random(7)
@@ -154,9 +177,9 @@ class Run:
         self.reward = Writer(folder, "reward", 0, host[0], 400)
         self.ranks = [
             Writer(
-                folder, "actor_rollout_ref", n, host[n % hosts], 500 + n, **{"verl.rank": n, "verl.world_size": RANKS}
+                folder, "actor_rollout_ref", n, host[n % hosts], 500 + n, **{"verl.rank": n, "verl.world_size": ranks}
             )
-            for n in range(RANKS)
+            for n in range(ranks)
         ]
         (folder / "run.json").write_text(json.dumps({"run_id": "big", "verl.algorithm": "grpo"}))
 
@@ -184,6 +207,10 @@ class Run:
         self.trainer.add(STEP % (trace, step, begin, now + 1_000_000, number))
         for writer in (self.trainer, *self.ranks):
             writer.drain()
+        self.trainer.add_scalars(now, {"verl.training.step": number, "verl.average_reward": number / 1000})
+        if number % SCALARS_EVERY == 1:
+            for rank in self.ranks:
+                rank.add_scalars(now, dict.fromkeys(RANK_SCALARS, number))
         return now + 2_000_000
 
     def phase(self, trace, step, key, begin, length):
@@ -227,9 +254,9 @@ class Run:
             writer.file.close()
 
 
-def write(folder, steps, trajectories=64, hosts=1):
+def write(folder, steps, trajectories=64, hosts=1, ranks=RANKS):
     """Write a run and return its folder."""
-    run = Run(Path(folder), hosts)
+    run = Run(Path(folder), hosts, ranks)
     now = T0 * 1_000_000_000
     for number in range(1, steps + 1):
         now = run.step(number, now, trajectories)
@@ -243,5 +270,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--trajectories", type=int, default=64)
     parser.add_argument("--hosts", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=RANKS)
     arguments = parser.parse_args()
-    write(arguments.folder, arguments.steps, arguments.trajectories, arguments.hosts)
+    write(arguments.folder, arguments.steps, arguments.trajectories, arguments.hosts, arguments.ranks)

@@ -29,10 +29,10 @@ print(json.dumps([len(run.steps), run.counts.spans, resource.getrusage(resource.
 def write(clean_python, tmp_path_factory):
     """Write a long run in a process of its own."""
 
-    def made(steps, trajectories, *more):
+    def made(steps, trajectories, *more, seconds=180):
         folder = tmp_path_factory.mktemp("big") / f"run-{steps}"
         clean_python(
-            "-m", "tests.analysis.big_run", folder, "--steps", steps, "--trajectories", trajectories, *more, cwd=TOP,
+            "-m", "tests.analysis.big_run", folder, "--steps", steps, "--trajectories", trajectories, *more, cwd=TOP, seconds=seconds,
         )  # fmt: skip
         return folder
 
@@ -98,3 +98,57 @@ def test_memory_does_not_grow_with_the_run(write, clean_python):
         found, spans, peaks[steps] = json.loads(done.stdout)
         assert (found, spans) == (steps, steps * (16 * 8 + 22))
     assert peaks[800] < 1.5 * peaks[200]
+
+
+# -- A week on 1,024 GPUs in small: as many ranks, and two million spans --
+
+ASKED = """
+import json, resource, sys, time
+from pathlib import Path
+from verl_otel.analysis import reader
+from verl_otel.analysis.scalars import find_rewards
+folder, found, cpu, peaks = [Path(sys.argv[1])], [], [], []
+for steps in (None, None, frozenset({81})):
+    begin = time.process_time()
+    found.append(reader.read(folder, steps=steps, keep_after=0.0)[0])
+    cpu.append(time.process_time() - begin)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+whole, again, one = found
+held = {step.number: [verdict.cause_name for verdict in step.verdicts][:1] for step in whole.steps if step.number % 50 == 49}
+print(json.dumps({
+    "spans": whole.counts.spans, "processes": whole.counts.processes, "steps": len(whole.steps), "problems": whole.problems,
+    "held": held, "again": again == whole, "rewards": list(find_rewards(whole.series)),
+    "detail": [step.number for step in one.steps if step.path and step.number == 81],
+    "cpu": cpu, "peak_kib": peaks[0],
+}))
+"""
+STEPS, TRAJECTORIES, RANKS = 178, 1024, 1024
+
+
+@pytest.fixture(scope="module")
+def asked(write, clean_python, tmp_path_factory):
+    """What is said of such a run: at first, again, and of one of its steps."""
+    folder = write(STEPS, TRAJECTORIES, "--ranks", RANKS, "--hosts", 128, seconds=600)
+    cache = tmp_path_factory.mktemp("cache")
+    return json.loads(clean_python("-c", ASKED, folder, seconds=1200, XDG_CACHE_HOME=str(cache)).stdout)
+
+
+def test_two_million_spans_of_a_thousand_ranks_are_all_read(asked):
+    """Every span and every process is counted, the scalars of the trainer are there, and the slow steps are named."""
+    spans = STEPS * (TRAJECTORIES * 8 + TRAJECTORIES // 128 + 9 + 3 * RANKS)
+    assert spans > 2_000_000
+    assert (asked["spans"], asked["processes"], asked["steps"]) == (spans, RANKS + 10, STEPS)
+    assert asked["rewards"] == list(range(1, STEPS + 1))
+    assert asked["held"] == {"49": ["search"], "99": ["search"], "149": ["search"]}
+    (left_out,) = asked["problems"]  # no host's clock is unknown, no trace was given up
+    assert "more series than are kept" in left_out
+
+
+def test_it_is_read_once(asked):
+    """The second answer is the same, and it and the detail of a step take a twentieth of the first one's CPU."""
+    first, again, one = asked["cpu"]
+    assert asked["again"]
+    assert asked["detail"] == [81]
+    assert again < first / 20
+    assert one < first / 20
+    assert asked["peak_kib"] < 1 << 20

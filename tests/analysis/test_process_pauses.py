@@ -268,8 +268,18 @@ def test_a_submission_waits_for_an_agent_loop(story, reason):
     assert verdict.seconds == pytest.approx(1.5, abs=0.1)
 
 
-def test_what_paused_a_validation_is_named(story):
-    """It consists of rollouts, which wait for the process of the agents, whatever pauses that."""
+LINE = 'File "/app/agent.py", line 7 in think'
+
+
+@pytest.mark.parametrize(
+    ("span", "attributes", "cause", "name"),
+    [
+        ("paused", {"reason": "interpreter"}, "paused", "a call into C that held the interpreter lock"),
+        ("blocked", {"reason": "callback", "verl__blocked__line": LINE}, "blocked", "think (agent.py:7)"),
+    ],
+)
+def test_what_held_a_validation_is_named(story, span, attributes, cause, name):
+    """It consists of rollouts, which wait for the process of the agents, whatever pauses that or blocks its loop."""
     trainer, agent = story.process(), story.process("agent_loop")
     now = 0.0
     for number in range(1, 8):
@@ -277,11 +287,12 @@ def test_what_paused_a_validation_is_named(story):
         stories.step(trainer, number, now, now + 1, [("adv", now, now + 1)])
         trainer.span("verl.validation", now + 1.1, now + 1.6 + more)
         if more:
-            agent.span("verl.process.paused", now + 1.2, now + 1.2 + more, reason="interpreter")
+            kind = {"paused": "verl.process.paused", "blocked": "verl.event_loop.blocked"}[span]
+            agent.span(kind, now + 1.2, now + 1.2 + more, **attributes)
         now += 1.8 + more
     (verdict,) = (verdict for step in reader.read([story.write()])[0].steps for verdict in step.verdicts)
     assert (verdict.kind, verdict.subject, verdict.instance) == ("between", "validation", "agent_loop-0")
-    assert verdict.cause_name == "a call into C that held the interpreter lock"
+    assert (verdict.cause, verdict.cause_name) == (cause, name)
 
 
 def add_causes(story, *works, pause=0.0, overlap=0.0):

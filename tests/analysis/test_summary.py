@@ -208,6 +208,23 @@ def test_another_hosts_clock_is_brought_to_the_trainers(tmp_path, shift):
         assert step.uncertainty <= uncertainty
 
 
+def test_a_host_that_joins_late_has_a_clock(monkeypatch, story):
+    """What is read tells how far a clock is, and not only the beginning of the run."""
+    trainer, late = story.process(), story.process("actor_rollout_ref", host="node-3")
+    ahead = 30.0
+    for number in range(1, 9):
+        root = stories.step(trainer, number, number, number + 0.9)
+        if number > 4:
+            call = trainer.span("verl.call update", number + 0.1, number + 0.8, root, kind=3)
+            late.span("verl.worker A.update", number + 0.2 + ahead, number + 0.7 + ahead, call, kind=2)
+    monkeypatch.setattr(reader, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(reader, "PIECE_BYTES", 1)
+    monkeypatch.setattr(followed_files, "CHUNK_BYTES", 1)
+    run = explain(story.write())
+    assert run.problems == ()
+    assert run.offsets[1] == ("node-3", pytest.approx(ahead, abs=0.11), pytest.approx(0.2, abs=0.01))
+
+
 def test_several_folders_are_one_run(tmp_path):
     """Folders of several nodes make one run; its record is taken from whichever has one."""
     nodes = [stories.Story(tmp_path / name / "r1") for name in ("a", "b")]

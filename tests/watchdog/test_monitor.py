@@ -328,6 +328,30 @@ def test_a_stopped_process_without_telemetry_is_named_if_nothing_goes_on(node, m
     assert found == ([] if moving else [(STOPPED, "raylet")])
 
 
+@pytest.mark.parametrize(
+    ("role", "phase", "moving", "is_found"),
+    [
+        ("agent_loop", "verl.phase.gen", False, True),
+        ("llm_server", "verl.phase.gen", False, True),
+        ("agent_loop", "verl.phase.gen", True, False),
+        ("agent_loop", "verl.phase.update_actor", False, False),
+        ("actor", "verl.phase.gen", False, False),
+    ],
+)
+def test_a_stopped_process_that_had_just_begun_a_rollout_is_named(node, role, phase, moving, is_found):
+    """Its last heartbeat knows of no work: the trainer waits for rollouts, and nothing goes on."""
+    builder = SnapshotBuilder().process("trainer-0", "trainer").process("other", role, STOPPED)
+    builder.open("trainer-0", phase, 9)
+    if moving:
+        builder.moving("trainer-0")
+    snapshot = builder.build()
+    status = ProcessStatus(snapshot.reports["other"], (0, 0, 0))
+    status.state, status.last_heartbeat = STOPPED, time.monotonic() - 9
+    node.monitor._processes.statuses["other"] = status
+    found = [(each.reason, each.process_name) for each in node.monitor._diagnose(snapshot)]
+    assert found == ([(STOPPED, "other")] if is_found else [])
+
+
 @pytest.mark.full
 def test_the_report_of_a_process_with_a_stuck_disk_is_ignored(node, monkeypatch):
     """Its suspects may be over long since."""

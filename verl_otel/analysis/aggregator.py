@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from statistics import median
 from typing import Any, Final
@@ -25,7 +25,7 @@ from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.steps import BuiltStep, JudgedStep, build, complete, settle
 from verl_otel.analysis.traces import critical_path, timeline, tree
-from verl_otel.analysis.traces.clocks import Context, ahead_of
+from verl_otel.analysis.traces.clocks import Bounds, Context, ahead_of
 from verl_otel.analysis.traces.span_names import (
     BLOCKED,
     PAUSED,
@@ -83,6 +83,8 @@ class Aggregator(msgspec.Struct, dict=True):
     recent_steps: RecentSteps
     _windows: Windows
     writers: Writers = msgspec.field(default_factory=Writers)
+    bounds: Bounds = msgspec.field(default_factory=Bounds)
+    """What whole traces tell of the clocks of several hosts."""
     problems: list[str] = []
     validations: list[tuple[int | None, int, int]] = []
     slowest: Slowest = msgspec.field(default_factory=Slowest)
@@ -171,8 +173,10 @@ class Aggregator(msgspec.Struct, dict=True):
                     ended.update(awaited.intersection(map(_ID, spans)))
         self._ended = (self._ended & awaited) | ended
         if firsts:
-            self._windows.note_time(min(self.set_clock(process, time_ns) for process, time_ns in firsts.items()))
-            self.end_ns = max(self.end_ns, *(self.set_clock(process, time_ns) for process, time_ns in lasts.items()))
+            first_ns, *_ = _set_clocks(firsts, ahead)
+            *_, last_ns = _set_clocks(lasts, ahead)
+            self._windows.note_time(first_ns)
+            self.end_ns = max(self.end_ns, last_ns)
         return times
 
     def _find_written(self, piece: Piece, ahead: Ahead | None) -> int:
@@ -262,8 +266,12 @@ class Aggregator(msgspec.Struct, dict=True):
 
     def _add_traces(self, traces: Iterable[tuple[int, list[Written]]]) -> None:
         instances = [name_instance(values) for values in self.writers.resources]
+        hosts = [str(values.get(attr.HOST_NAME, "")) for values in self.writers.resources]
+        is_spread = len(set(hosts)) > 1
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in traces:
+            if is_spread:
+                self.bounds.add_trace(written, hosts)
             known = self._with_open(trace_id, written) if trace_id in self._open_spans else written
             trace = tree.assemble(trace_id, known, instances, ahead)
             self._counts["spans"] += trace.spans - (len(known) - len(written))
@@ -524,6 +532,11 @@ class Aggregator(msgspec.Struct, dict=True):
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the GPU time of the whole run."""
         return self._gpu_account.total() if self._gpu_account is not None else ()
+
+
+def _set_clocks(times_ns: Mapping[int, int], ahead: Ahead | None) -> list[int]:
+    """Return a time of each process on the trainer's clock, sorted."""
+    return sorted(time_ns - ahead(process, time_ns) if ahead else time_ns for process, time_ns in times_ns.items())
 
 
 def _may_be_another(step: Step, verdict: Verdict) -> bool:

@@ -9,7 +9,6 @@ have no GPU time and no cost before `RunReader.finish`, because these belong to 
 from __future__ import annotations
 
 import gc
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -29,7 +28,7 @@ from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
 from verl_otel.analysis.model import Event, Explanation, OpenSpan, Process, Series, Step
 from verl_otel.analysis.scalars import SMALL, WHOLE, Columns, Room
 from verl_otel.analysis.traces import clocks, timeline
-from verl_otel.analysis.traces.clocks import Bound, Context
+from verl_otel.analysis.traces.clocks import Context
 from verl_otel.analysis.windows import Windows, find_restarts, find_start
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
@@ -45,12 +44,8 @@ KEPT_SECONDS: Final = 3.0
 """What took longer to read is kept: the next command reads what was added."""
 COMMAND_LIMITS: Final = Limits()
 PAGE_LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True, packed=0)
-MAX_BOUNDS: Final = 20_000
-"""Bounds on clock offsets that are kept."""
 AHEAD_BYTES: Final = 16 << 20
-"""Bytes of a run on several hosts that are searched for bounds on clock offsets before it is read."""
-SAMPLED_BYTES: Final = 32 << 20
-"""One piece of so many bytes is searched for further ones."""
+"""Bytes of a run on several hosts that are searched for bounds on clock offsets before it is read, beside a chunk of each file."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes read and the total."""
@@ -62,9 +57,6 @@ class RunReader(msgspec.Struct, dict=True):
     traces: FollowedFiles
     _metrics: FollowedFiles
     _aggregator: Aggregator
-    _bounds: list[Bound] = []
-    _unsampled: int = 0
-    """Bytes that were read since a piece was searched for bounds."""
     _sampled: bool = False
     """Whether the beginning was searched for bounds."""
 
@@ -140,8 +132,8 @@ class RunReader(msgspec.Struct, dict=True):
         self._add_scalars(scalars)
         self._look_ahead()
         piece = self.traces.take(budget)
-        self._measure_clocks(piece.extents)
         self.traces.note(run.add(piece))
+        self._estimate_clocks()
         self.version += bool(scalars or piece.extents or run.step_count != steps)
 
     def _add_scalars(self, extents: Iterable[Extent]) -> None:
@@ -190,11 +182,7 @@ class RunReader(msgspec.Struct, dict=True):
         if run.columns.left_out:
             problems.append(f"{run.columns.left_out} values of more series than are kept were left out")
         problems += filter(None, [whole_run.describe_lost(series, find_restarts(manifest))])
-        problems += [
-            f"clocks: nothing tells how far that of {host} is from the trainer's"
-            for host, clock in host_clocks.items()
-            if not math.isfinite(clock.uncertainty)
-        ]
+        problems += clocks.describe_unknown(host_clocks)
         run_id = manifest.get("run_id") or (
             processes[0].resource.text(attr.RUN_ID) if processes else self.folders[0].name
         )
@@ -249,34 +237,29 @@ class RunReader(msgspec.Struct, dict=True):
         if len(self._list_hosts()) > 1:
             ahead = FollowedFiles(self.folders, "traces")
             ahead.look()
-            self._take_bounds(ahead.take(AHEAD_BYTES).extents)
-
-    def _measure_clocks(self, extents: Sequence[Extent]) -> None:
-        """Search some pieces of a run on several hosts for further bounds."""
-        self._unsampled += sum(extent.end - extent.begin for extent in extents)
-        if self._unsampled > SAMPLED_BYTES and len(self._list_hosts()) > 1:
-            self._unsampled = 0
-            self._take_bounds(extents)
+            writers = Writers()
+            extents = ahead.take(AHEAD_BYTES + ahead.round_bytes).extents
+            self._aggregator.bounds.add(
+                (span, str(writers.resources[process].get(attr.HOST_NAME, "")))
+                for process, spans in run_files.read_spans(extents, writers, [])
+                for span in spans
+            )
+            self._estimate_clocks()
 
     def _list_hosts(self) -> set[str]:
         return {str(values.get(attr.HOST_NAME, "")) for values in self._aggregator.writers.resources}
 
-    def _take_bounds(self, extents: Iterable[Extent]) -> None:
-        """Search parts of files for further bounds, and estimate the clock of each host again."""
-        writers = Writers()
-        sample = (
-            (span, str(writers.resources[process].get(attr.HOST_NAME, "")))
-            for process, spans in run_files.read_spans(extents, writers, [])
-            for span in spans
-        )
-        self._bounds.extend(clocks.find_bounds(sample))
-        del self._bounds[:-MAX_BOUNDS]
-        run = self._aggregator
+    def _estimate_clocks(self) -> None:
+        """Estimate the clock of each host again, if there are new bounds or hosts."""
+        run, hosts = self._aggregator, self._list_hosts()
+        is_spread = len(hosts) > 1
+        if not is_spread or (not run.bounds.are_new and hosts <= run.context.clocks.keys()):
+            return
         resources = run.writers.resources
         trainers = [values for values in resources if values.get(attr.ROLE) == "trainer"]
         reference = str((trainers or resources)[0].get(attr.HOST_NAME, ""))
         run.context = run.context._replace(
-            clocks=clocks.estimate(self._bounds, reference, self._list_hosts()),
+            clocks=run.bounds.estimate(reference, hosts),
             hosts={name_instance(values): str(values.get(attr.HOST_NAME)) for values in resources},
         )
 

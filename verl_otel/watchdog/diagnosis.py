@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from verl_otel.semconv import attributes as attr
 from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
+from verl_otel.watchdog.process_reports import ProcessReport
 
 OVERDUE, MISSING = "overdue", "never arrived"
 """Reasons of a finding, besides the states of a process."""
@@ -230,6 +231,19 @@ def find_trainers(snapshot: Snapshot) -> tuple[OpenSpanRow, ...]:
     rows = [row for row in snapshot.rows.values() if row.is_trainer and not snapshot.children.get(row.span_id)]
     first = min(rows, key=lambda row: row.start_ns, default=None)
     return () if first is None else (first, *_find_waiting(snapshot, first))
+
+
+def may_be_awaited(snapshot: Snapshot, report: ProcessReport) -> bool:
+    """Return whether a process that does not run may hold the training up although it had no span open at its last heartbeat.
+
+    What waits for a process without telemetry is not known: all does, if nothing has ended lately. So it is with one that makes rollouts while a
+    trainer waits for these: what it stopped in may have begun since that heartbeat.
+    """
+    if snapshot.moving:
+        return False
+    return report.is_helper or (
+        report.role in _ROLLOUT and any(row.is_trainer and row.awaits_rollouts for row in snapshot.rows.values())
+    )
 
 
 def find_concerned_processes(snapshot: Snapshot, finding: Finding) -> list[str]:

@@ -405,8 +405,7 @@ class Monitor(threading.Thread):
                 continue
             if status.state != DIED:
                 limit = 0.0 if status.state == STOPPED else heartbeat_timeout(_longest(status), self._default_timeout)
-                # What waits for a process without telemetry is not known: all does, if nothing has ended lately.
-                is_awaited = status.open_count or (status.report.is_helper and not snapshot.moving)
+                is_awaited = status.open_count or diagnosis.may_be_awaited(snapshot, status.report)
                 is_incident: object = is_awaited and status.silent_seconds > limit
             else:
                 is_incident = status.open_count or self._reporter.explain(status) is not None

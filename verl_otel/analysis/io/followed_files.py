@@ -25,7 +25,10 @@ from verl_otel._internal.rotated_files import Head
 from verl_otel.analysis.io.run_files import Extent
 
 CHUNK_BYTES: Final = 256 << 10
-"""Bytes that are read of one file before another one may be next."""
+"""Bytes that are read of one file before another one may be next, at most."""
+ROUND_BYTES: Final = 64 << 20
+"""Bytes of a chunk of each file: of a thousand files less is read of each, because the traces of a chunk wait for the chunks of all files."""
+LEAST_CHUNK_BYTES: Final = 16 << 10
 TIME: Final = {
     "traces": re.compile(rb'"endTimeUnixNano": ?"?(\d{1,19})[^\d]'),
     "metrics": re.compile(rb'"timeUnixNano": ?"?(\d{1,19})[^\d]'),
@@ -114,6 +117,16 @@ class FollowedFiles(msgspec.Struct, dict=True):
         """A message for each file that cannot be read."""
         return [f"{Path(path).name} cannot be read ({reason})" for path, reason in self._closed.items()]
 
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes that are read of one file before another one may be next; more if a line is longer."""
+        return min(CHUNK_BYTES, max(LEAST_CHUNK_BYTES, ROUND_BYTES // max(1, len(self._files))))
+
+    @property
+    def round_bytes(self) -> int:
+        """Bytes of a chunk of each file."""
+        return self.chunk_bytes * len(self._files)
+
     def progress(self) -> tuple[int, int]:
         """Return the number of bytes read, and of all, at the last look."""
         return sum(file.offset for file in self._files.values()), sum(file.size for file in self._files.values())
@@ -180,11 +193,12 @@ class FollowedFiles(msgspec.Struct, dict=True):
             budget: Bytes; at least one line is returned if there is one.
         """
         taken: dict[Path, Extent] = {}
+        length = self.chunk_bytes
         behind = [(file.last_ns, key) for key, file in self._files.items() if file.is_behind]
         heapq.heapify(behind)
         while budget > 0 and behind:
             file = self._files[heapq.heappop(behind)[1]]
-            begin, end = file.offset, self._find_end(file)
+            begin, end = file.offset, self._find_end(file, length)
             if end == begin:  # half a line: the rest is not written yet
                 file.size = begin
                 continue
@@ -256,13 +270,12 @@ class FollowedFiles(msgspec.Struct, dict=True):
                 except OSError:  # it was deleted or rotated meanwhile
                     continue
 
-    def _find_end(self, file: _File) -> int:
-        """Return the end of the last whole line of the next chunk, and note its time.
+    def _find_end(self, file: _File, length: int) -> int:
+        """Return the end of the last whole line of the next chunk of about this many bytes, and note its time.
 
         Returns:
             The offset if no line is whole, or if the file cannot be read at its path until the next look.
         """
-        length = CHUNK_BYTES
         while True:
             end = min(file.offset + length, file.size)
             try:

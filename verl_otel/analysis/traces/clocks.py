@@ -20,9 +20,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
+
 from verl_otel.analysis.model import Segment
-from verl_otel.analysis.traces.tree import LATE_NS, Ahead
-from verl_otel.analysis.typed import Unbounded
+from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
+from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Written
+from verl_otel.analysis.typed import Keyed, Unbounded
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT, SERVER, STATUS_ERROR
@@ -32,7 +35,15 @@ WINDOW_NS: Final = 300_000_000_000
 that time."""
 
 _FINE_NS: Final = 1_000_000_000
-"""Of all bounds of two hosts in one second only the tightest is kept."""
+"""Of all bounds of two hosts in one second only the tightest is used."""
+KEPT_NS: Final = 10_000_000_000
+"""Of all bounds of two hosts in ten seconds only the tightest is kept."""
+MAX_KEPT: Final = 20_000
+"""Bounds that are kept: the newest."""
+SAMPLED: Final = 8
+"""Each one of so many trajectories is searched for bounds, and each step."""
+MAX_ROOTS: Final = 32
+"""Sampled trajectories that are kept of each host, for the steps that train on them."""
 
 
 class Bound(NamedTuple):
@@ -108,6 +119,59 @@ def _of_link(kind: object, span: SpanRecord, host: str, linked: SpanRecord, othe
         yield Bound(linked.end_ns, other, host, span.end_ns - linked.end_ns)
 
 
+class Bounds(msgspec.Struct):
+    """The bounds of a run that is read piece by piece."""
+
+    _kept: Keyed[tuple[str, str, int], Bound] = msgspec.field(default_factory=Keyed)
+    _roots: dict[str, list[SpanRecord]] = {}
+    """The last sampled trajectories of each host."""
+    _trajectories: int = 0
+    _added: int = 0
+    """Bounds that were added since the last estimate."""
+
+    @property
+    def are_new(self) -> bool:
+        """Whether enough bounds were added since the last estimate for another one: it takes as long as there are bounds."""
+        return self._added > len(self._kept) // SAMPLED
+
+    def add(self, spans: Iterable[tuple[SpanRecord, str]]) -> None:
+        """Add the bounds that follow from spans; as of `find_bounds`."""
+        for bound in find_bounds(spans):
+            key = bound.host, bound.other, bound.time_ns // KEPT_NS
+            known = self._kept.get(key)
+            if known is None or bound.most_ns < known.most_ns:
+                self._kept[key] = bound
+                self._added += 1
+        while len(self._kept) > MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    def add_trace(self, written: Iterable[Written], hosts: Sequence[str]) -> None:
+        """Add the bounds of a whole trace if it is of a step, or one of the trajectories that are sampled.
+
+        Args:
+            written: Its spans, with the times of their hosts.
+            hosts: The host of each process.
+        """
+        root, process = next(((span, process) for span, process in written if not span.parent_id), (None, 0))
+        if root is None:
+            return
+        if root.name == STEP:
+            kept = ((span, host) for host, spans in self._roots.items() for span in spans)
+            self.add([*((span, hosts[process]) for span, process in written), *kept])
+        elif root.name == TRAJECTORY:
+            self._trajectories += 1
+            if self._trajectories % SAMPLED == 1:
+                known = self._roots.setdefault(hosts[process], [])
+                known.append(root)
+                del known[:-MAX_ROOTS]
+                self.add((span, hosts[process]) for span, process in written)
+
+    def estimate(self, reference: str, hosts: Iterable[str]) -> dict[str, Clock]:
+        """Return the clock of each host; as of the function of that name."""
+        self._added = 0
+        return estimate(self._kept.values(), reference, hosts)
+
+
 def estimate(bounds: Iterable[Bound], reference: str, hosts: Iterable[str]) -> dict[str, Clock]:
     """Return the clock of each host.
 
@@ -178,6 +242,23 @@ def _choose(least: float, most: float) -> tuple[int, float]:
         return round((least + most) / 2), (least - most) / 2
     shift = least if least > 0 else min(most, 0)
     return round(shift), max(most - shift, shift - least)
+
+
+MAX_NAMED: Final = 3
+"""Hosts without a bound that are named."""
+
+
+def describe_unknown(clocks: Mapping[str, Clock]) -> list[str]:
+    """Return a message about the hosts whose clocks have no bound; none if all have one."""
+    unknown = sorted(host for host, clock in clocks.items() if not math.isfinite(clock.uncertainty))
+    if not unknown:
+        return []
+    if len(unknown) == 1:
+        whose = f"that of {unknown[0]} is from the trainer's: a step that waited for it has"
+    else:
+        names = ", ".join([*unknown[:MAX_NAMED], *(["..."] if len(unknown) > MAX_NAMED else [])])
+        whose = f"those of {len(unknown)} hosts ({names}) are from the trainer's: steps that waited for them have"
+    return [f"clocks: nothing tells how far {whose} no verdict"]
 
 
 class Context(NamedTuple):

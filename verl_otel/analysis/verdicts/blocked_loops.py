@@ -184,10 +184,12 @@ class BlockedLoops(msgspec.Struct):
         return [known for known in (spans, stalls, self._pauses.get(instance)) if known]
 
     def find_pauses(self, begin_ns: int, end_ns: int) -> dict[str, list[Blocking]]:
-        """Return the intervals in which processes were paused within two times, by process, also the short ones without a CPU."""
+        """Return the intervals within two times in which processes were paused, also the short ones without a CPU, or their loops blocked."""
         found: dict[str, list[Blocking]] = defaultdict(list)
         for instance, known in self._pauses.items():
             found[instance] += (pause for pause in _cut([known], begin_ns, end_ns) if pause.reason != "cpu")
+        for instance in {**self._spans, **self._stalls}:
+            found[instance] += (blocking for blocking in self.find(instance, begin_ns, end_ns) if blocking.kind == KIND)
         for starved in self._starved.find(begin_ns, end_ns):
             found[starved.instance].append(starved)
         return {instance: pauses for instance, pauses in found.items() if pauses}
@@ -522,8 +524,12 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
         instance=first.instance,
         uncertainty=step.uncertainty,
         line=first.line,
-        rests_on="counters" if first.reason in NAMES else "stacks",
+        rests_on=_find_evidence(first),
     )
+
+
+def _find_evidence(blocking: Blocking) -> str:
+    return "counters" if blocking.reason in NAMES else "stacks"
 
 
 def name_pauses(
@@ -531,13 +537,13 @@ def name_pauses(
 ) -> tuple[Verdict, ...]:
     """Return verdicts of which those on processes that were paused meanwhile name the pause, one for each pause of a process.
 
-    A verdict on a phase or a rank compares a process with others; the pause is why it took longer. Of what a trajectory waited for,
-    `drop_explained` has taken the pauses out.
+    A verdict on a phase or a rank compares a process with others; the pause is why it took longer. A validation may have waited for a blocked
+    loop, too. Of what a trajectory waited for, `drop_explained` has taken the pauses out.
 
     Args:
         step: The step.
         verdicts: The verdicts on it.
-        pauses: The intervals in which processes were paused during the step, by process.
+        pauses: The intervals of the step in which processes were paused, or their loops blocked, by process.
         starved_share: Share of the steps before for which a process that they waited for had no CPU.
     """
     if not pauses or not verdicts:
@@ -567,8 +573,13 @@ def _name_pause(
         if blockings and waited >= DETAIL_SHARE * verdict.seconds:
             longest = max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns)
             if verdict.kind == "between":
-                name, instance = longest.name, longest.instance
-                return verdict._replace(cause=PAUSED_KIND, cause_name=name, instance=instance, rests_on="counters")
+                return verdict._replace(
+                    cause=longest.kind,
+                    cause_name=longest.name,
+                    instance=longest.instance,
+                    line=longest.line,
+                    rests_on=_find_evidence(longest),
+                )
             seconds = min(waited, verdict.seconds)
             return _make(step, blockings, seconds, min(seconds, verdict.saved))
     return verdict
@@ -588,6 +599,8 @@ def _find_pauses_of(
         by_name: dict[str, list[Blocking]] = defaultdict(list)
         for pause in pauses.get(instance, ()):
             is_compared = pause.reason == "cpu" and verdict.kind in _COMPARED
+            if pause.kind == KIND and verdict.cause != _VALIDATION:
+                continue
             may_hold = instance == verdict.instance or pause.reason == PROCESS or verdict.cause == _VALIDATION
             if may_hold and not is_compared:
                 by_name[pause.name] += cut_to(pause, times)
