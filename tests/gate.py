@@ -52,6 +52,8 @@ def find_smoke():
 
 UNIT = f"not ({HOSTS} or {SLOW} or smoke)"
 SOURCES = ("tests/contracts", "tests/dashboards")
+READING = ("tests/analysis", "tests/cli")
+"""Tests of what reads runs, as many seconds as all other unit tests: in another stream, so that no core is left without work."""
 SMOKE = find_smoke()
 STREAMS = (
     (
@@ -60,9 +62,10 @@ STREAMS = (
         Part("types", (BIN / "mypy",)),
         Part("imports", (BIN / "lint-imports",)),
         Part("sources", test=("-m", UNIT, *SOURCES)),
+        Part("reading", test=("-m", UNIT, *READING)),
         Part("processes", test=("-m", f"smoke and not ({HOSTS} or {SLOW})", *SMOKE)),
     ),
-    (Part("unit", test=("-m", UNIT, *(f"--ignore={folder}" for folder in SOURCES))),),
+    (Part("unit", test=("-m", UNIT, *(f"--ignore={folder}" for folder in (*SOURCES, *READING)))),),
     (Part("hosts", test=("-m", f"smoke and ({HOSTS}) and not ({SLOW})", *SMOKE)),),
 )
 """The gate. Each stream is a list of parts that run in this order; which tests share a process does not depend on the speed of the machine."""
