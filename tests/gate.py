@@ -44,8 +44,17 @@ class Part(NamedTuple):
     test: tuple[str, ...] = ()
 
 
+def find_smoke():
+    """The files that have tests marked `smoke`. To import all others costs as much time as a tenth of the gate, in each process of pytest."""
+    files = sorted((TOP / "tests").rglob("test_*.py"))
+    return tuple(str(path.relative_to(TOP)) for path in files if "mark.smoke" in path.read_text("utf-8"))
+
+
 UNIT = f"not ({HOSTS} or {SLOW} or smoke)"
 SOURCES = ("tests/contracts", "tests/dashboards")
+READING = ("tests/analysis", "tests/cli")
+"""Tests of what reads runs, as many seconds as all other unit tests: in another stream, so that no core is left without work."""
+SMOKE = find_smoke()
 STREAMS = (
     (
         Part("ruff", (BIN / "ruff", "check", ".")),
@@ -53,10 +62,11 @@ STREAMS = (
         Part("types", (BIN / "mypy",)),
         Part("imports", (BIN / "lint-imports",)),
         Part("sources", test=("-m", UNIT, *SOURCES)),
-        Part("processes", test=("-m", f"smoke and not ({HOSTS} or {SLOW})")),
+        Part("reading", test=("-m", UNIT, *READING)),
+        Part("processes", test=("-m", f"smoke and not ({HOSTS} or {SLOW})", *SMOKE)),
     ),
-    (Part("unit", test=("-m", UNIT, *(f"--ignore={folder}" for folder in SOURCES))),),
-    (Part("hosts", test=("-m", f"smoke and ({HOSTS}) and not ({SLOW})")),),
+    (Part("unit", test=("-m", UNIT, *(f"--ignore={folder}" for folder in (*SOURCES, *READING)))),),
+    (Part("hosts", test=("-m", f"smoke and ({HOSTS}) and not ({SLOW})", *SMOKE)),),
 )
 """The gate. Each stream is a list of parts that run in this order; which tests share a process does not depend on the speed of the machine."""
 

@@ -8,8 +8,13 @@ from tests.analysis.test_process_pauses import add_causes
 from tests.builders import agreement, stories
 from verl_otel.cli.demo.command import RECORDED, RECORDINGS
 
+EACH_TIME = ("slow-tool", "stall")
+"""The recorded runs that `make test` asks; it asks its own trainings besides, in `tests.recount`."""
 
-@pytest.mark.parametrize("name", RECORDINGS)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.full) for name in RECORDINGS]
+)
 def test_commands_and_pages_agree_on_a_recorded_run(name, call):
     """Recorded with real verl, each with another fault."""
     agreement.check(RECORDED / name, lambda *words: call(*words).out)

@@ -54,23 +54,18 @@ def expressions():
 
 
 @pytest.mark.parametrize(("panel", "target"), list(queries()))
-def test_query_asks_for_what_exists(panel, target):
-    """Every name is in the catalogue or in a recorded sample, with its labels, and is used as what it is."""
+def test_query_asks_for_what_exists_and_for_the_chosen_runs(panel, target):
+    """Every name is in the catalogue or in a recorded sample, with its labels, and is used as what it is.
+
+    Each selector of what knows its run asks for the chosen ones: those of one run never show the values of another.
+    """
+    query = promql.parse(target["expr"])
     assert promql.faults(target["expr"], vocabulary.names()) == []
     wanted = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
-    assert wanted <= promql.labels(promql.parse(target["expr"]), vocabulary.names()), (
-        "a legend of a label that is not there"
-    )
+    assert wanted <= promql.labels(query, vocabulary.names()), "a legend of a label that is not there"
     if panel["type"] == "heatmap":
         assert (target["format"], target["legendFormat"]) == ("heatmap", "{{le}}")
-
-
-@pytest.mark.parametrize(("panel", "target"), list(queries()))
-def test_query_is_of_the_chosen_runs(panel, target):
-    """Each selector of what knows its run asks for the chosen ones: those of one run never show the values of another."""
-    if target["expr"] in FOUNDING:
-        return
-    for use in promql.uses(promql.parse(target["expr"]), vocabulary.names()):
+    for use in promql.uses(query, vocabulary.names()) if target["expr"] not in FOUNDING else ():
         if all(name.startswith(UNNAMED) for name in use.names):
             continue
         chosen = dict(use.matchers)

@@ -3,6 +3,7 @@
 """A reader of the run's ``file_sd`` file that scrapes every target, as a Prometheus would, while the training runs."""
 
 import contextlib
+import http.client
 import json
 import threading
 import time
@@ -54,8 +55,8 @@ class Scraper:
                     return  # the process ended in the middle of its answer
                 parse = openmetrics if "openmetrics" in answer.headers["Content-Type"] else plain_text
                 text = answer.read().decode()
-        except OSError:
-            return  # the process has just ended
+        except (OSError, http.client.HTTPException):
+            return  # the process has just ended, perhaps in the middle of its answer
         self.targets[labels["instance"]] = labels
         self.scrapes += 1
         try:

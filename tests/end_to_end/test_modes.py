@@ -7,25 +7,35 @@ from collections import Counter
 import pytest
 
 from tests.builders.training_logs import find_unexpected
-from tests.end_to_end import counts, modes, modes_page, outputs
+from tests.end_to_end import counts, modes, modes_page
+from tests.recount.product import Product
 from verl_otel.analysis import reader
 
 pytestmark = pytest.mark.verl
 
-EACH_TIME = ("sync", "separate_async", "tools")
-"""The modes that ``make test`` runs; ``make matrix`` runs all."""
+MARKS = {"sync": (pytest.mark.smoke,), "separate_async": (), "tools": ()}
+"""Modes that ``make test`` or ``make test-full`` runs; ``make matrix`` runs all."""
 SHARED = {"sync": "full", "tools": "tool_run"}
 """Modes whose training other tests read, too."""
+LOGGED = {
+    ("rollout", "response_length_mean"): "response_length/mean",
+    ("ppo", "policy_loss"): "actor/pg_loss",
+    ("ppo", "grad_norm"): "actor/grad_norm",
+    ("training", "step_seconds"): "timing_s/step",
+}
+"""Scope and field of the run log, and the key of verl whose value it is. Rewards are those of all local steps of a step, which verl logs in part
+(`tests/recount` counts them)."""
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.matrix) for name in modes.MODES],
+    params=[pytest.param(name, marks=MARKS.get(name, (pytest.mark.matrix,))) for name in modes.MODES],
 )
 def run(request, outs):
     """Name of a mode, the mode, its training and its spans."""
     name = request.param
-    modes_page.forget(name)
+    if request.config.getoption("matrix"):
+        modes_page.forget(name)
     if name in SHARED:
         training = request.getfixturevalue(SHARED[name])
     else:
@@ -68,6 +78,7 @@ def test_worker_spans_equal_rays_own_timeline(run):
     assert not counts.compare_workers(training, spans)
 
 
+@pytest.mark.full
 def test_durations_equal_the_beds_own_stamps(run):
     """Trajectories, LLM calls and rewards lasted as long as the bed measured."""
     _, _, training, spans = run
@@ -123,6 +134,7 @@ def test_gpu_time_adds_up(run):
         assert {sum(device.nanoseconds.values()) for device in step.devices} == {end - step.start_ns}
 
 
+@pytest.mark.full
 def test_only_what_was_planted_gets_a_verdict(run):
     """A planted cause gets a verdict; a healthy step gets none, unless verl's own timers saw the same delay."""
     _, mode, training, _ = run
@@ -131,28 +143,32 @@ def test_only_what_was_planted_gets_a_verdict(run):
     assert not counts.find_unconfirmed(training, steps, mode.held)
 
 
+@pytest.mark.full
 def test_the_run_log_has_verls_own_numbers(run):
     """Each step that verl logged has one record of each scope, with the values of verl's own file logger."""
     _, _, training, _ = run
-    logged = outputs.read_run_log(training)
-    for key in outputs.LOGGED.values():
-        assert logged[key] == [(step, data[key]) for step, data in training.scalars().items() if key in data], key
+    product = Product(training.folder)
+    for (scope, field), key in LOGGED.items():
+        logged = {step: data[key] for step, data in training.scalars().items() if key in data}
+        assert product.logged(scope, field) == logged, key
 
 
-def test_tensorboard_has_verls_own_numbers(run, tmp_path):
+@pytest.mark.full
+def test_tensorboard_has_verls_own_numbers(run):
     """Each of verl's keys is a tag with the same steps and values, read by TensorBoard itself."""
     _, _, training, _ = run
-    shown = outputs.read_tensorboard(training, tmp_path / "tb")
+    shown = Product(training.folder).tensorboard
     scalars = training.scalars()
     for key in {key for data in scalars.values() for key in data}:
         expected = [(step, pytest.approx(data[key], rel=1e-6)) for step, data in scalars.items() if key in data]
         assert shown[key] == expected, key
 
 
+@pytest.mark.full
 def test_the_live_page_shows_the_run(run):
     """It lists the run as ended, with every step and the rewards of verl's own file logger."""
     _, mode, training, _ = run
-    row, steps, (reward,) = outputs.read_live_page(training)
+    row, steps, (reward,) = Product(training.folder).ask_page("/steps", "/scalars?name=verl.critic.rewards.mean")
     scalars = training.scalars()
     assert row["state"] in ("finished", "ended")
     assert (row["steps"], row["last_step"]) == (mode.steps, max(scalars))
@@ -162,6 +178,7 @@ def test_the_live_page_shows_the_run(run):
     assert dict(zip(reward["x"], reward["y"], strict=True)) == pytest.approx(rewards)
 
 
+@pytest.mark.full
 def test_what_was_counted_goes_to_the_page(run, request, passed):
     """The last test of a mode: its numbers are kept for docs/reference/modes.md where every other test has found them right."""
     name, _, training, spans = run

@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.end_to_end import counts, outputs
+from tests.end_to_end import counts
+from tests.recount.product import Product
 from verl_otel.analysis import Run
 
 pytestmark = pytest.mark.verl
@@ -77,7 +78,7 @@ def test_the_slow_tool_is_named_in_the_first_lines(tool_run):
 
 def test_the_run_log_at_level_debug_has_each_sample(tool_run):
     """Each trajectory is a record with its tokens and turns, and the scores are those that the reward function computed."""
-    samples = [record for record in outputs.read_records(tool_run) if record["scope"] == "sample"]
+    samples = [record for record in Product(tool_run.folder).records if record["scope"] == "sample"]
     assert len(samples) == len(tool_run.bed("trajectory"))
     assert {record["level"] for record in samples} == {"DEBUG"}
     scores = Counter(round(record["score"], 3) for record in samples)
@@ -122,14 +123,14 @@ def sum_by_validation(run, name, token_type=None):
 
 def test_the_run_log_at_level_debug_has_each_call_of_a_worker(tool_run):
     """With the method and the rank; there are as many updates as steps."""
-    workers = [record for record in outputs.read_records(tool_run) if record["scope"] == "worker"]
+    workers = [record for record in Product(tool_run.folder).records if record["scope"] == "worker"]
     assert {record["rank"] for record in workers} == {0}
     assert Counter(record["method"] for record in workers)["update_actor"] == 3
 
 
 def test_fields_of_the_user_stand_in_the_record_of_their_step(tool_run):
     """The bed's sampler, a user's code in the process that trains, logs once in each step; a scope of its own is a record of its own."""
-    records = outputs.read_records(tool_run)
+    records = Product(tool_run.folder).records
     rollouts = {record["step"]: record for record in records if record["scope"] == "rollout"}
     assert {step: record["sampled"] for step, record in rollouts.items()} == {1: 8, 2: 8, 3: 8}
     assert all("reward_mean" in record for record in rollouts.values())

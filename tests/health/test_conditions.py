@@ -95,9 +95,10 @@ def test_a_fall_is_found_whatever_the_scale_and_sign(offset, scale):
         lambda rng, n: math.nan if n % 7 == 0 else rng.gauss(1, 1),
     ],
 )
-def test_noise_is_no_fall(make):
-    """None of 50 runs of 1,000 steps without a fall is stopped."""
-    for seed in range(50):
+@pytest.mark.parametrize("runs", [10, pytest.param(50, marks=pytest.mark.full)])
+def test_noise_is_no_fall(make, runs):
+    """None of so many runs of 1,000 steps without a fall is stopped."""
+    for seed in range(runs):
         rng = random.Random(seed)
         assert replay([make(rng, n) for n in range(1000)], reward_fall=5) is None
 

@@ -66,15 +66,14 @@ def use_instruments(value):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("verb", SPANS)
-def test_no_verb_raises(recorded, verb, name):
+def test_no_verb_raises(recorded, name):
     """A verb with a hostile argument opens and closes as any other, and what it recorded can be drained."""
-    try:
-        made = SPANS[verb](VALUES[name]())
-        with made:
-            pass
-    finally:
-        assert recorded.spans is not None
+    for make in SPANS.values():
+        try:
+            with make(VALUES[name]()):
+                pass
+        finally:
+            assert recorded.spans is not None
 
 
 @pytest.mark.full
@@ -105,14 +104,14 @@ def test_an_exception_with_hostile_arguments_passes_unchanged(recorded, name):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("verb", ["reward", "update", "rollout", "llm", "trajectory"])
-def test_a_decorated_function_takes_and_returns_anything(recorded, verb, name):
+def test_a_decorated_function_takes_and_returns_anything(recorded, name):
     """Attributes are extracted from the arguments and the result, or by a function of the user: the result arrives unchanged."""
-    value, make = VALUES[name](), getattr(verl_otel, verb)
-    assert make(lambda data_source, batch=None: data_source)(value, value) is value
-    assert make(extract=lambda arguments, result: value)(lambda: 5)() == 5
-    assert make(extract=lambda arguments, result: {"key": value})(lambda: 5)() == 5
-    assert len(recorded.spans) == 3
+    for make in (verl_otel.reward, verl_otel.update, verl_otel.rollout, verl_otel.llm, verl_otel.trajectory):
+        value = VALUES[name]()
+        assert make(lambda data_source, batch=None: data_source)(value, value) is value
+        assert make(extract=lambda arguments, result: value)(lambda: 5)() == 5  # noqa: B023 - called at once
+        assert make(extract=lambda arguments, result: {"key": value})(lambda: 5)() == 5  # noqa: B023 - called at once
+    assert len(recorded.spans) == 15
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.characters()

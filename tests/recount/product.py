@@ -88,6 +88,10 @@ class Product:
     @functools.cached_property
     def page(self):
         """(row of the list, state of the run, its steps) that ``verl-otel view`` answers when it has read the run."""
+        return self.ask_page("", "/steps")
+
+    def ask_page(self, *paths):
+        """The row of the list, and the answers of the run's own paths, once the run has been read."""
         with live_page.serve(self.folder.parent) as address:
             ask = lambda path: json.load(urllib.request.urlopen(address + path, timeout=DEADLINE))  # noqa: E731 - the loopback
             run, deadline = f"/api/runs/{self.folder.name}", time.monotonic() + DEADLINE
@@ -95,7 +99,7 @@ class Product:
                 assert time.monotonic() < deadline, "the live page has not read the run"
                 time.sleep(0.2)
             (row,) = ask("/api/runs")
-            return row, ask(run), ask(f"{run}/steps")
+            return row, *(ask(f"{run}{path}") for path in paths)
 
     # -- the boards --
 

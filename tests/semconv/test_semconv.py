@@ -15,7 +15,6 @@ from verl_otel.semconv.spans import CLIENT, INTERNAL, SERVER, SPANS, TRACESTATE_
 ATTRIBUTES = {name: value for name, value in vars(attributes).items() if name.isupper()}
 FAMILIES = {name: value for name, value in vars(buckets).items() if name.isupper()}
 ROWS = tuple(METRICS.values())
-EVERY_ROW = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
 def test_no_name_is_there_twice():
@@ -24,51 +23,27 @@ def test_no_name_is_there_twice():
     assert len(SPANS) == len({row.verb for row in SPANS.values()})
 
 
-@EVERY_ROW
-def test_a_name_follows_the_rules(row):
-    """A metric's name is lower case with dots, of our prefix or a convention's, and has neither unit nor `total` in it."""
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row_follows_the_rules(row):
+    """Its name has our prefix or a convention's and neither unit nor `total`; it is complete; and its series are bounded."""
     assert re.fullmatch(r"(verl|gen_ai|hw|process|system)(\.[a-z][a-z0-9_]*)+", row.name)
     assert not row.name.endswith(("_total", ".total", ".seconds", "_seconds", "_bytes", ".bytes", ".count", ".ratio"))
-
-
-@EVERY_ROW
-def test_a_row_is_complete(row):
-    """Each row has a known kind, a sentence that says what it is, and labels of the catalogue."""
     assert row.kind in {"histogram", "counter", "updown", "gauge"}
     assert re.fullmatch(r"[A-Z0-9].*\.", row.description)
     assert re.fullmatch(r"|s|By|1|W|J|Cel|Hz|\{[a-z]+\}", row.unit)
     known = set(ATTRIBUTES.values()) | {"exporter", "verl.model", "verl.engine", "verl.nodes", "verl.gpus"}
     assert set(row.labels) <= known
     assert len(set(row.labels)) == len(row.labels)
-
-
-@EVERY_ROW
-def test_no_label_identifies_one_piece_of_work(row):
-    """No label is a step, a sample, an index or anything else with ever new values."""
     ends = {label.rpartition(".")[2] for label in row.labels if label != "hw.id"}
-    assert not ends & {"id", "uid", "step", "number", "index", "rank", "trace_id", "message"}
-
-
-@EVERY_ROW
-def test_only_histograms_have_bounds(row):
-    """A histogram has bounds and a unit, and its series are whole ones: bounds and three more each."""
+    assert not ends & {"id", "uid", "step", "number", "index", "rank", "trace_id", "message"}, (
+        "a label with ever new values"
+    )
     assert bool(row.bounds) is (row.kind == "histogram")
     if row.kind == "histogram":
         assert row.unit
-        assert all(number % (len(row.bounds) + 3) == 0 for number in row.series)
-
-
-@EVERY_ROW
-def test_a_duration_is_in_seconds_and_reaches_an_hour(row):
-    """A histogram of durations is in seconds and has a bucket that ends at one hour."""
-    if row.kind == "histogram" and row.unit == "s":
-        assert row.bounds[-1] == 3600
-
-
-@EVERY_ROW
-def test_nothing_per_rank_has_buckets(row):
-    """What every rank records is a counter, not a histogram."""
-    assert row.kind != "histogram" or "worker" not in row.name
+        assert all(number % (len(row.bounds) + 3) == 0 for number in row.series), "series of a part of a histogram"
+        assert row.unit != "s" or row.bounds[-1] == 3600, "a duration reaches an hour"
+        assert "worker" not in row.name, "what every rank records is a counter"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -93,6 +93,14 @@ def test_a_slow_tool_is_named_with_its_size(size, step):
     assert verdict.saved == pytest.approx(size, rel=0.2)
 
 
+@pytest.mark.parametrize(("size", "longer", "is_named"), [(0.4, 0.0, False), (0.4, 0.4, True), (0.7, 0.0, True)])
+def test_a_trajectory_hardly_delayed_a_step_that_took_no_longer_than_usual(size, longer, is_named):
+    """Its other parts were as much shorter: such a step needs no explanation, unless the trajectory cost much."""
+    rest = (longer - size) / len(plans.UPDATES)
+    found = plan(6, noise=0.0, at4={"tool 5/1": size, **dict.fromkeys(plans.UPDATES, rest)})
+    assert [bool(verdicts) for verdicts in found] == [number == 4 and is_named for number in range(1, 7)]
+
+
 def test_two_slow_calls_of_a_trajectory_are_one_sum():
     """Both delayed it, so that no turn is named; without both the step would have been shorter by their sum."""
     (verdict,) = plan(3, at2={"tool 5/0": 2.0, "tool 5/1": 2.5})[1]

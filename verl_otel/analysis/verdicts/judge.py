@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,8 @@ from verl_otel.analysis.verdicts.baselines import (
     RANK_SECONDS,
     STEP_SHARE,
     TRAJECTORY_SECONDS,
+    USUAL_FLOORS,
+    USUAL_LENGTH,
     Baseline,
     Baselines,
     Key,
@@ -148,6 +150,10 @@ def _name_group(work: AwaitedWork, group: Iterable[SlowTrajectory]) -> tuple[str
 # -- Verdicts: the causes of slow steps, and how much shorter a step would have been without each --
 
 
+_LENGTH: Final = ("length of the step",)
+"""Key of the baseline of whole steps."""
+
+
 class Findings(NamedTuple):
     """Possible causes found in one step, before it is compared with others."""
 
@@ -205,6 +211,8 @@ class Judge(msgspec.Struct):
             self._baselines.take(key, step.trace_id, baseline)
         for phase_time in findings.phase_times:
             self._baselines.learn(phase_time.key, step.trace_id, [phase_time.seconds])
+        if not step.failed:
+            self._baselines.learn(_LENGTH, step.trace_id, [step.seconds])
         slim = step._replace(
             path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
         )
@@ -227,11 +235,12 @@ class Judge(msgspec.Struct):
         trace_id, number, end_ns = self._first[step.attempt]
         first = step.trace_id == trace_id or (step.number == number and step.start_ns < end_ns)
         verdicts: list[Verdict] = []
+        floor = self._find_floor(step)
         for summed in (False, True):  # the sum of many short spans only where no single one was long
             # Of each subject and kind of work the one with the largest excess.
             worst: dict[tuple[str, str, str, str], Verdict] = {}
             for work in (work for work in found.awaited_work if work.summed == summed and not verdicts):
-                verdict = judge_awaited_work(work, step, self._baselines, _floor(step, TRAJECTORY_SECONDS), first=first)
+                verdict = judge_awaited_work(work, step, self._baselines, floor, first=first)
                 if verdict is not None:
                     key = (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name)
                     worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
@@ -244,6 +253,12 @@ class Judge(msgspec.Struct):
                 found.phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
             )
         return sort(verdicts)
+
+    def _find_floor(self, step: Step) -> float:
+        """Return the minimum saving for a verdict on a trajectory. A step that took no longer than usual was hardly delayed by one."""
+        usual, floor = self._baselines.of_others(_LENGTH, step.trace_id), _floor(step, TRAJECTORY_SECONDS)
+        is_usual = usual is not None and step.seconds <= USUAL_LENGTH * usual.median
+        return USUAL_FLOORS * floor if is_usual else floor
 
 
 def _join(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
