@@ -166,7 +166,7 @@ def test_what_follows_a_step_is_not_added_to_it(call, held, explained):
     explained(run)
     out, count = (
         call("explain", "r1").out,
-        "1 of 8 steps was delayed, after 1 the next one started late, by 11.60 s in all",
+        "1 of 8 steps was delayed, after 1 the next one started late, by 11.60 s in all (25% of the time of all steps and between them)",
     )
     assert count in out
     assert (
@@ -534,6 +534,20 @@ def test_a_step_that_is_open_is_no_time_between_steps(call, tmp_path):
     assert sum(part["seconds"] for part in step["between_summed"]) == 1.0
     assert json.loads(call("report", "--json", folder).out)["steps"][0]["between"] == 1.0
     assert call("report", folder).out.split("between\n")[1].splitlines()[0].split()[-1] == "1.00"
+
+
+def test_the_time_of_a_step_that_is_open_is_not_that_of_the_step_before(call):
+    """Its GPU time neither: step 3 had ended, and three seconds of step 4 had gone by, when a process was killed."""
+    folder = Path(cli.__file__).parent / "demo" / "recorded" / "crash"
+    document = json.loads(call("explain", "--steps", "1-3", "--json", folder).out)
+    last = document["steps"][-1]
+    assert last["is_open"]
+    assert last["devices"]["seconds"] == pytest.approx(last["seconds"] + last["between"])
+    assert document["run"]["devices"]["seconds"] == pytest.approx(document["end"] - document["start"])
+    assert document["run"]["cost"]["gpu_seconds"] == pytest.approx(
+        sum(2 * (step["seconds"] + step["between"]) for step in document["steps"])
+    )
+    assert "  Device time until a step that did not end (CPU, 2 x 1.12 s)" in call("explain", folder).out.splitlines()
 
 
 @pytest.mark.parametrize("finding", ["crash", "stall", "failed", "slow", "learning"])

@@ -407,7 +407,7 @@ def make_explain(
         whole: They are shown with all detail.
         all_stacks: Whether events have all stacks, not the first ones.
     """
-    held, all_seconds = findings.sum_held(run.steps), sum(step.seconds + step.between for step in run.steps)
+    held = findings.sum_held(run.steps)
     restarts = find_restarts(run.manifest)
     incidents_of_run = dict.fromkeys(event.kind for event in incidents.find_incidents(run))
     keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps))
@@ -427,9 +427,7 @@ def make_explain(
         failed=failed(run),
         median=step_lengths.find_usual(run.steps),
         longest=max((step.seconds for step in run.steps), default=None),
-        held=fill(
-            Held, held, steps=held.long, text=wording.describe_held(held), share=held.seconds / max(all_seconds, 1e-9)
-        ),
+        held=fill(Held, held, steps=held.long, text=wording.describe_held(held)),
         slow=wording.describe_unexplained(run.steps),
         starting=wording.describe_first(run.steps),
         steps=list(map(partial(make_step, run), steps, findings.find_excesses(run.steps, steps))),
