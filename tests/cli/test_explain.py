@@ -277,6 +277,15 @@ def test_crashes_and_stalls_come_first(call, held, explained):
     )
 
 
+def test_which_step_a_scalar_is_of_is_not_known_exactly_in_fully_async(call, tmp_path):
+    """verl adds the metrics of a local step after it has logged those of the version."""
+    for mode in ("fully_async", "sync"):
+        story = stories.training(tmp_path / mode, mode)
+        story.manifest(verl__version="0.9.1", verl__trainer__mode=mode)
+        out = call("explain", story.write()).out
+        assert ("verl logs those of a version without its last local step" in out) == (mode == "fully_async")
+
+
 def test_what_is_not_known_is_said(call, held, explained):
     """Missing files, doubtful clocks, evidence that no span gives: each has a line."""
     steps = tuple(step._replace(blind_spots=("data", "cpu")) for step in held.steps)

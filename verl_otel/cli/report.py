@@ -129,7 +129,7 @@ def _start_up(document: Report) -> Iterator[str]:
         if start_up.seconds >= wording.NOTED_START_UP:
             longest = sorted(wording.describe_start_up(start_up), key=lambda line: -line[1])[:START_UP_PARTS]
             texts = [f"{seconds(length)} {show(text)}" for text, length in longest if length < start_up.seconds]
-            yield "; ".join([f"Before the first step: {seconds(start_up.seconds)}", *texts])
+            yield "; ".join([wording.title_start_up(start_up), *texts])
 
 
 def _late_notices(steps: Sequence[Step]) -> Iterator[str]:
