@@ -278,7 +278,7 @@ def test_crashes_and_stalls_come_first(call, held, explained):
 
 
 def test_which_step_a_scalar_is_of_is_not_known_exactly_in_fully_async(call, tmp_path):
-    """verl adds the metrics of a local step after it has logged those of the version."""
+    """Verl adds the metrics of a local step after it has logged those of the version."""
     for mode in ("fully_async", "sync"):
         story = stories.training(tmp_path / mode, mode)
         story.manifest(verl__version="0.9.1", verl__trainer__mode=mode)
