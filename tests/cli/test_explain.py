@@ -669,6 +669,9 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
         (Verdict(1, 9, "trajectory", "u/1", "trajectory", "", 3, 2), "agent loop"),
         (Verdict(1, 9, "phase", "update_weights", "weight_sync", "", 3, 2), "weight sync"),
         (Verdict(1, 9, "phase", "adv", "phase", "adv", 3, 2), "slow phase"),
+        (Verdict(1, 9, "phase", "update_actor", "worker", "update_actor", 3, 2), "slow worker"),
+        (Verdict(1, 9, "between", "save_checkpoint", "worker", "save_checkpoint", 3, 2), "checkpoint"),
+        (Verdict(1, 9, "phase", "update_weights", "worker", "update_weights", 3, 2), "weight sync"),
         (Verdict(1, 9, "comet", "x", "comet", "", 3, 2), "unknown"),
     ],
 )
