@@ -462,7 +462,8 @@ class Aggregator(msgspec.Struct, dict=True):
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             late = window.draft.step.stragglers if window.draft is not None else ()
-            between, open_ns = (), 0
+            between: tuple[Segment, ...] = ()
+            open_ns = 0
             if window.draft is not None:
                 between, open_ns = self._between_steps.measure(
                     window.draft.step, window.roots, window.end_ns, judge=not window.is_last
