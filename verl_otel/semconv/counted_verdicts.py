@@ -4,15 +4,16 @@
 
 from typing import Final
 
-SERIES: Final = "47, 53, 59, 61, 62, healthy-asyncio, healthy-sync, healthy-threads"
+SERIES: Final = "47, 53, 59, 61, 62, 63, healthy-asyncio, healthy-sync, healthy-threads"
 """What was trained: seeds, and modes without a fault."""
 RIGHT: Final[dict[str, tuple[int, int]]] = {
-    "between": (30, 31),
-    "loop": (33, 33),
-    "phase": (87, 96),
-    "process": (97, 103),
-    "rank": (8, 9),
+    "between": (32, 33),
+    "loop": (38, 38),
+    "phase": (96, 105),
+    "process": (108, 115),
+    "rank": (9, 10),
     "replica": (0, 1),
-    "trajectory": (29, 29),
+    "reward": (0, 1),
+    "trajectory": (29, 32),
 }
 """How many were right, and of how many, by kind."""

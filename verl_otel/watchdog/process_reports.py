@@ -157,6 +157,12 @@ def list_paths(folder: Path) -> list[Path]:
     return [folder / name for name in names if name.startswith(REPORT_PREFIX) and name.endswith(".json")]
 
 
+def find_actor(run_path: Path, actor: str) -> ProcessReport | None:
+    """Return the report of the process of a run in which an actor of Ray is, or was; None: it has left none on this node."""
+    reports = filter(None, map(read, list_paths(run_path / FOLDER))) if actor else ()
+    return next((report for report in reports if report.actor == actor), None)
+
+
 # -- whether the run has ended, and how: after that processes are expected to exit, whatever they have open --
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = MARKS = (

@@ -139,9 +139,11 @@ class FullyAsyncTrainer:
         self.batches = iter(batches)
         self.current_param_version, self.local_trigger_step, self.global_steps = 0, 1, 1
         self.aggregated = []
+        self.is_full = False
 
     def _fit_save_checkpoint(self, force=False):
-        pass
+        if self.is_full:
+            raise OSError(28, "No space left on device")
 
     def local_step(self):
         """As ``fit_step``: the metrics of a local step are added up after those of the version were logged."""
@@ -230,6 +232,15 @@ def test_a_fully_asynchronous_training_that_fails_has_failed(run):
     trainer._FIT_START_PROFILE(lambda self: None)(training)
     with pytest.raises(AttributeError):
         training.local_step()
+    assert run.ended == [True]
+
+
+def test_a_fully_asynchronous_training_that_fails_between_two_steps_has_failed(run):
+    """A checkpoint is saved after the span of the step."""
+    training = FullyAsyncTrainer(group(1, 0.0), group(2, 0.0))
+    training.is_full = True
+    with pytest.raises(OSError, match="No space"):
+        training.fit()
     assert run.ended == [True]
 
 

@@ -16,12 +16,14 @@ import pytest
 
 import verl_otel
 from tests.builders import hooks
+from tests.watchdog.snapshots import make_report
 from verl_otel.analysis.io import run_status
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import guards, timers, tracking, trainer
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording import run_log
 from verl_otel.semconv import logs
+from verl_otel.watchdog import process_reports
 
 
 class RayPPOTrainer:
@@ -291,10 +293,24 @@ def test_the_status_of_the_run_has_the_planned_steps(timer, tmp_path):
     assert (training.steps, training.step, training.total_steps) == (2, 2, 10)
 
 
+class ActorDiedError(Exception):
+    """As Ray's: it has the id of the actor."""
+
+    actor_id = "0a1b"
+
+
+class TaskError(Exception):
+    """As Ray's: an exception that another process has raised, with that as its cause."""
+
+    cause = ActorDiedError()
+
+
 @pytest.mark.parametrize(
     ("name", "error", "lines"),
     [
         ("generation_task", KeyError("SECRET"), 1),
+        ("generation_task", TaskError(), 1),
+        ("generation_task", ActorDiedError(), 1),
         ("generation_task", None, 0),
         ("generation_task", asyncio.CancelledError(), 0),
         ("sample", KeyError("of one sample, with which verl ends the rollouts"), 0),
@@ -307,7 +323,7 @@ def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(
     module = ModuleType("detach_utils")
 
     def task_exception_handler(task):
-        with contextlib.suppress(KeyError, asyncio.CancelledError):
+        with contextlib.suppress(KeyError, TaskError, ActorDiedError, asyncio.CancelledError):
             task.result()
 
     module.task_exception_handler = task_exception_handler
@@ -324,12 +340,19 @@ def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(
         await asyncio.sleep(0)
 
     notified = tmp_path / "notified"
+    folder = tmp_path / process_reports.FOLDER
+    folder.mkdir()
+    report = make_report("reward-vm-1", "reward")._replace(instance="reward-0", actor="0a1b")
+    process_reports.write(folder, report)
     settings = SimpleNamespace(run_path=tmp_path, run_id="r1", on_stall=f"tee {notified}")
     monkeypatch.setattr(trainer, "current_session", lambda: SimpleNamespace(config=settings))
     asyncio.run(main())
     events = [json.loads(line) for path in tmp_path.rglob("events.jsonl") for line in path.read_text().splitlines()]
     assert [event["kind"] for event in events] == ["crash"] * lines
-    assert all("the rollouts ended by KeyError" in event["text"] and "SECRET" not in event["text"] for event in events)
+    whose = "" if isinstance(error, KeyError) else " of reward-0 (pid "
+    assert all(f"the rollouts ended by {type(error).__name__}{whose}" in event["text"] for event in events)
+    assert [event["detail"]["culprit"].get("instance", "") for event in events] == ["reward-0" if whose else ""] * lines
+    assert "SECRET" not in str(events)
     assert caplog.text.count("CRASH") == lines
     if lines:
-        wait_for(lambda: notified.exists() and "rollouts ended by KeyError" in notified.read_text())
+        wait_for(lambda: notified.exists() and "rollouts ended by" in notified.read_text())

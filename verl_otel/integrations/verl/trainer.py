@@ -16,6 +16,7 @@ import logging
 import sys
 import time
 import weakref
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any, Final
 
@@ -38,6 +39,8 @@ from verl_otel.session import alerts, current_session, run_status
 
 _logger = logging.getLogger("verl_otel")
 _STEP: Final = CallSite("step", hook=True)
+MAX_CAUSES: Final = 8
+"""Exceptions of a chain that are searched for the one that tells of a dead actor."""
 MAX_FRAMES: Final = 16
 """How many callers of a timer may lie between it and its trainer."""
 _VALIDATION: Final = CallSite("validation", hook=True)
@@ -235,15 +238,16 @@ def _remember(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     trainer = args[0]
     Trainer.created = weakref.ref(trainer)
     if not _is_verls(type(trainer)):
-        _wrap_overrides(trainer)
+        _wrap_methods(trainer, _OVERRIDDEN)
 
 
-def _wrap_overrides(trainer: Any) -> None:
-    """Replace those of a trainer's methods by which a class of another project overrides verl's.
+def _wrap_methods(trainer: Any, wrappers: Mapping[str, Wrapping]) -> None:
+    """Replace methods of a trainer.
 
-    The instance is patched, because a class of the user's main program is pickled by value, and its receiver may lack verl-otel.
+    The instance is patched, because a class of the user's main program is pickled by value, and its receiver may lack verl-otel; so is the class of
+    verl's fully asynchronous trainer.
     """
-    for name, wrap in _OVERRIDDEN.items():
+    for name, wrap in wrappers.items():
         method = getattr(trainer, name, None)
         if inspect.ismethod(method) and not getattr(method, PATCHED, False):
             setattr(trainer, name, functools.partial(wrap(method.__func__), trainer))
@@ -295,15 +299,24 @@ def _register_at_step(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     trainer = args[0]
     if Trainer.instance is not trainer:
         _register(trainer)
-        save = getattr(trainer, "_fit_save_checkpoint", None)
-        if _read_version(trainer) is not None and inspect.ismethod(save) and not getattr(save, PATCHED, False):
-            trainer._fit_save_checkpoint = functools.partial(_END_AT_LAST_SAVE(save.__func__), trainer)
+        if _read_version(trainer) is not None:
+            _wrap_methods(trainer, _BETWEEN_STEPS)
     yield
+
+
+def _end_at_error(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Record that a fully asynchronous training ends with an exception between two steps."""
+    try:
+        yield
+    except Exception as error:
+        _end_rounds()
+        end_run(error)
+        raise
 
 
 def _end_at_last_save(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Record the end of a fully asynchronous training: the call with ``force`` is the last one of its ``fit``."""
-    yield
+    yield from _end_at_error(args, kwargs)
     if argument(args, kwargs, 1, "force"):
         _end_rounds()
         end_run()
@@ -354,7 +367,13 @@ def _legacy(name: str, wrap: Wrapping, gives: str) -> Hook:
 
 _FIT_START_PROFILE: Final = surround("trainer", _register_at_step)
 _REMEMBER: Final = surround("trainer", _remember)
-_END_AT_LAST_SAVE: Final = surround("trainer", _end_at_last_save)
+_END_AT_ERROR: Final = surround("trainer", _end_at_error)
+_BETWEEN_STEPS: Final = {
+    "_fit_update_weights": _END_AT_ERROR,
+    "_fit_validate": _END_AT_ERROR,
+    "_fit_save_checkpoint": surround("trainer", _end_at_last_save),
+}
+"""Methods of a fully asynchronous trainer that may raise outside of its steps, and what wraps them."""
 _SUBCLASSES: Final = "no step numbers of trainers of other projects that override `fit`"
 _FIT: Final = surround("trainer", _track_run)
 _VALIDATE: Final = in_span(_begin_at_step(_VALIDATION))
@@ -371,14 +390,27 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
     error = None if task.cancelled() or task.get_name() != "generation_task" else task.exception()
     session = current_session()
     if error is not None and session is not None:
-        name = type(error).__name__
-        text = f"the rollouts ended by {name}; verl trains on what they left, and ends as if it had finished"
-        log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
-        alerts.append_event(session.config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name})
+        from verl_otel.watchdog import process_reports
         from verl_otel.watchdog.reporter import Notifier  # the watchdog may be in another process
 
-        config = session.config
-        Notifier(config.on_stall, config.run_id, config.run_path).send("crash", text, {})
+        name, config = type(error).__name__, session.config
+        died = process_reports.find_actor(config.run_path, _find_dead_actor(error))
+        culprit = {} if died is None else {"instance": died.instance, "pid": died.process.pid, "host": died.host}
+        whose = "" if died is None else f" of {died.instance} (pid {died.process.pid})"
+        text = f"the rollouts ended by {name}{whose}; verl trains on what they left, and ends as if it had finished"
+        log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
+        alerts.append_event(config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name, "culprit": culprit})
+        Notifier(config.on_stall, config.run_id, config.run_path).send("crash", text, culprit)
+
+
+def _find_dead_actor(error: BaseException | None) -> str:
+    """Return Ray's id of the actor whose death an exception tells of; empty: it tells of none."""
+    for _ in range(MAX_CAUSES):
+        actor = getattr(error, "actor_id", None)
+        if actor or error is None:
+            return str(actor or "")
+        error = getattr(error, "cause", None) or error.__cause__
+    return ""
 
 
 HOOKS: Final = (
