@@ -210,7 +210,7 @@ def _describe_memory(event: Event) -> Iterator[str]:
 def _verdict_count(document: Explain) -> str:
     count, slow, unexplained = document.counts["steps"], document.counts["unexplained"], document.slow
     if not count:
-        return "No step has ended yet, so there is none to explain."
+        return "No step has ended, so there is none to explain."
     if document.counts["held"]:
         more = f" Slow without a cause: {unexplained}." if unexplained else ""
         text = f"{document.held.text}.{more}"

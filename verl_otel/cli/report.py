@@ -101,7 +101,7 @@ def render(document: Report, *, slowest: int = 5, steps: options.Steps = MOST_ST
 
 def _steps_table(document: Report, asked: options.Steps) -> str:
     if not document.steps:
-        return "No step has ended yet."
+        return "No step has ended."
     title, limit = "Steps: seconds and share of each phase, seconds between it and the next step", asked.most
     shown = [step for step in document.steps if limit or step.number in asked.numbers]
     if not shown:
