@@ -457,4 +457,7 @@ def test_the_title_has_what_no_cause_explains(story):
         "Step 4 took 5.70 s, 3.50 s longer than usual (others: median 2.20 s), of which 2.00 s are not explained."
         in text
     )
-    assert "1 of 7 steps was delayed, by 3.50 s in all, of which 2.00 s are not explained (" in text
+    assert (
+        "1 of 7 steps was delayed, by 3.50 s in all (18% of the time of all steps and between them), of which 2.00 s are not explained."
+        in text
+    )

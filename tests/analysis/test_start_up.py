@@ -39,7 +39,9 @@ def test_a_call_is_the_start_of_its_workers_and_the_method():
 def test_without_calls_it_is_one_part():
     """An own loop has nothing before its first step; the step itself is none of it."""
     assert parts([trees.step(100, 200)]) == [("begin", "", 100)]
-    assert wording.describe_start_up(start_up.divide(1, 0, 100, [])) == [("before the first step; no spans", 1e-7)]
+    assert wording.describe_start_up(start_up.divide(1, 0, 100, [])) == [
+        ("not divided: no call to workers in it", 1e-7)
+    ]
 
 
 TIMES = st.tuples(st.integers(-20, 120), st.integers(0, 60))

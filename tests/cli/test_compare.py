@@ -108,7 +108,10 @@ def test_steps_that_something_held_are_counted(call, pair):
     steps = [step._replace(verdicts=(verdict,)) if step.number == 4 else step for step in made["a"].steps]
     pair(a=made["a"]._replace(steps=tuple(steps)), b=made["b"])
     out = call("compare", "a", "b").out
-    assert "  A: 1 of 8 steps was delayed, by 2.00 s in all. Step 4 (9.00 s): rank 1 delayed it: " in out
+    assert (
+        "  A: 1 of 8 steps was delayed, by 2.00 s in all (3% of the time of all steps and between them). Step 4 (9.00 s): rank 1 delayed it: "
+        in out
+    )
     assert "  B: nothing delayed any of 8 steps noticeably" in out
     assert out.endswith("Next: verl-otel explain /runs/a\n")
     document = json.loads(call("compare", "--json", "a", "b").out)

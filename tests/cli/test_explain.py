@@ -166,7 +166,7 @@ def test_what_follows_a_step_is_not_added_to_it(call, held, explained):
     explained(run)
     out, count = (
         call("explain", "r1").out,
-        "1 of 8 steps was delayed, after 1 the next one started late, by 11.60 s in all",
+        "1 of 8 steps was delayed, after 1 the next one started late, by 11.60 s in all (25% of the time of all steps and between them)",
     )
     assert count in out
     assert (
@@ -275,6 +275,15 @@ def test_crashes_and_stalls_come_first(call, held, explained):
         "STILL OPEN: agent_loop-0 (pid 7 on n1): verl.trajectory for 1 m 15 s, last in chat qwen"
         in call("explain", "r1").out
     )
+
+
+def test_which_step_a_scalar_is_of_is_not_known_exactly_in_fully_async(call, tmp_path):
+    """Verl adds the metrics of a local step after it has logged those of the version."""
+    for mode in ("fully_async", "sync"):
+        story = stories.training(tmp_path / mode, mode)
+        story.manifest(verl__version="0.9.1", verl__trainer__mode=mode)
+        out = call("explain", story.write()).out
+        assert ("verl logs those of a version without its last local step" in out) == (mode == "fully_async")
 
 
 def test_what_is_not_known_is_said(call, held, explained):
@@ -536,6 +545,20 @@ def test_a_step_that_is_open_is_no_time_between_steps(call, tmp_path):
     assert call("report", folder).out.split("between\n")[1].splitlines()[0].split()[-1] == "1.00"
 
 
+def test_the_time_of_a_step_that_is_open_is_not_that_of_the_step_before(call):
+    """Its GPU time neither: step 3 had ended, and three seconds of step 4 had gone by, when a process was killed."""
+    folder = Path(cli.__file__).parent / "demo" / "recorded" / "crash"
+    document = json.loads(call("explain", "--steps", "1-3", "--json", folder).out)
+    last = document["steps"][-1]
+    assert last["is_open"]
+    assert last["devices"]["seconds"] == pytest.approx(last["seconds"] + last["between"])
+    assert document["run"]["devices"]["seconds"] == pytest.approx(document["end"] - document["start"])
+    assert document["run"]["cost"]["gpu_seconds"] == pytest.approx(
+        sum(2 * (step["seconds"] + step["between"]) for step in document["steps"])
+    )
+    assert "  Device time until a step that did not end (CPU, 2 x 1.12 s)" in call("explain", folder).out.splitlines()
+
+
 @pytest.mark.parametrize("finding", ["crash", "stall", "failed", "slow", "learning"])
 def test_a_finding_can_end_a_pipeline(call, story, finding):
     """By the exit code, and only what was asked for; `any` stands for all of them."""
@@ -646,6 +669,9 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
         (Verdict(1, 9, "trajectory", "u/1", "trajectory", "", 3, 2), "agent loop"),
         (Verdict(1, 9, "phase", "update_weights", "weight_sync", "", 3, 2), "weight sync"),
         (Verdict(1, 9, "phase", "adv", "phase", "adv", 3, 2), "slow phase"),
+        (Verdict(1, 9, "phase", "update_actor", "worker", "update_actor", 3, 2), "slow worker"),
+        (Verdict(1, 9, "between", "save_checkpoint", "worker", "save_checkpoint", 3, 2), "checkpoint"),
+        (Verdict(1, 9, "phase", "update_weights", "worker", "update_weights", 3, 2), "weight sync"),
         (Verdict(1, 9, "comet", "x", "comet", "", 3, 2), "unknown"),
     ],
 )

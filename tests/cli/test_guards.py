@@ -30,20 +30,40 @@ def test_each_guard_says_when_it_would_have_stopped(call, folder):
     lines = result.out.splitlines()
     assert lines[0] == "run r1: 60 steps with scalars"
     assert lines[1] == "  VERL_OTEL_STOP_ON_NAN=1 would have stopped it after step 51: actor/grad_norm is nan"
-    assert lines[2] == "  VERL_OTEL_STOP_ON_KL=5 would not have stopped it"
+    assert (
+        lines[2]
+        == "  VERL_OTEL_STOP_ON_KL=5 not known: the run has no actor/ppo_kl or actor/kl_loss or actor/reward_kl_penalty"
+    )
     assert lines[3].startswith("  VERL_OTEL_STOP_ON_REWARD_FALL=5 would have stopped it after step 4")
-    assert lines[4] == "  VERL_OTEL_STOP_ON_PLATEAU=100 not known: the run has only 60 steps with scalars"
+    assert lines[4] == "  VERL_OTEL_STOP_ON_PLATEAU=100 not known: the run has only 60 steps with its scalars"
     assert (
         lines[5] == "  best val-core/math/a/acc/mean@1: 0 at step 7, of all steps: how often verl saved is not recorded"
     )
 
 
+def test_a_loop_of_ones_own_is_stopped_by_no_guard(call, tmp_path):
+    """What they would have done in a trainer of verl is said all the same."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    loop = story.process("process")
+    story.manifest(attempts=[{"started": stories.T0}])
+    for step in range(1, 41):
+        stories.step(loop, step, step, step + 0.9, verl__step__lineage="submitted")
+        loop.scalar("verl.training.step", step + 0.9, step)
+        loop.scalar("verl.average_reward", step + 0.9, 0.9 if step <= 30 else 0.1)
+    lines = call("guards", story.write()).out.splitlines()
+    assert (
+        "  VERL_OTEL_STOP_ON_REWARD_FALL=5 would have stopped it after step 36: the reward fell from 0.9 to 0.1, for 5 steps"
+        in lines
+    )
+    assert lines[-2] == "  guards act in verl's trainers only: a loop of your own is not stopped by them"
+
+
 def test_a_guard_is_judged_on_as_many_steps_as_it_needs(call, folder):
     """The fall of a reward is measured against means of twenty steps."""
-    lines = call("guards", folder, "--plateau", "60", "--reward-fall", "41", "--kl", "61").out.splitlines()
-    short = "not known: the run has only 60 steps with scalars"
-    assert lines[2:5] == [
-        f"  VERL_OTEL_STOP_ON_KL=61 {short}",
+    lines = call("guards", folder, "--plateau", "60", "--reward-fall", "41", "--nan", "61").out.splitlines()
+    short = "not known: the run has only 60 steps with its scalars"
+    assert lines[1] == f"  VERL_OTEL_STOP_ON_NAN=61 {short}"
+    assert lines[3:5] == [
         f"  VERL_OTEL_STOP_ON_REWARD_FALL=41 {short}",
         "  VERL_OTEL_STOP_ON_PLATEAU=60 would not have stopped it",
     ]

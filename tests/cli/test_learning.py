@@ -69,10 +69,10 @@ def test_the_text_of_a_run_in_which_something_is(call, record):
     lines = call("explain", run).out.splitlines()
     begin = lines.index("Learning (thresholds: profile default)")
     assert lines[begin + 1 : lines.index("", begin)] == [
-        "  Step 41: the mean reward is exactly 0, which it was not before, for 3 steps. To do: look at what the reward function",
-        "    returns (trainer.rollout_data_dir keeps the rollouts).",
-        "  Step 41: the reward fell from 0.762 to 0, after it had risen by 0.5, for 5 steps. To do: go back to a checkpoint",
-        "    before it (VERL_OTEL_STOP_ON_REWARD_FALL=5 stops such a run).",
+        "  Step 41: the mean reward is exactly 0, which it was not before, for 3 steps (noticed at step 43, lasted until step",
+        "    60). To do: look at what the reward function returns (trainer.rollout_data_dir keeps the rollouts).",
+        "  Step 41: the reward fell from 0.762 to 0, after it had risen by 0.5, for 5 steps (noticed at step 47, lasted until",
+        "    step 60). To do: go back to a checkpoint before it (VERL_OTEL_STOP_ON_REWARD_FALL=5 stops such a run).",
         "  Step 50: actor/grad_norm is nan. To do: look at the steps before it, and at the learning rate (VERL_OTEL_STOP_ON_NAN=1",
         "    stops such a run).",
         "  The best mean reward of five steps ended at step 40, 20 steps before the last one; in the last 20 steps the reward has",

@@ -363,7 +363,7 @@ def test_the_dead_come_first_and_open_work_is_listed(call, story):
         lines[3]
         == "DEAD: agent_loop-0 (pid 77 on node-1) stopped writing 1 m 00 s before the others, with 10 open trajectories."
     )
-    assert "No step has ended yet." in result.out
+    assert "No step has ended." in result.out
     work = block(result.out, "Unfinished work")
     assert work[0] == "  agent_loop-0 (pid 77 on node-1): silent for 1 m 00 s: dead"
     assert work[1] == "    verl.trajectory u 0: open for 38.00 s, last child chat m"

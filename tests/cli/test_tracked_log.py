@@ -261,11 +261,23 @@ def test_what_was_wrong_with_the_learning(explain, call, write):
     """It is listed with its step and with what to do."""
     path = write(train(40, **{"actor/ppo_kl": lambda step: 0.3 if step >= 20 else 0.01}))
     (finding,) = explain(path)["findings"]
-    assert (finding["kind"], finding["step"], finding["last_step"], finding["times"]) == ("kl", 24, 24, 1)
-    assert (
-        "  Step 20: actor/ppo_kl 0.3 is above 0.2, for 5 steps. To do: lower the learning rate"
-        in call("explain", path).out
-    )
+    assert (finding["kind"], finding["step"], finding["last_step"], finding["times"]) == ("kl", 24, 40, 1)
+    assert finding["text"] == "actor/ppo_kl 0.3 is above 0.2, for 5 steps (noticed at step 24, lasted until step 40)"
+    assert f"  Step 20: {finding['text']}. To do: lower" in call("explain", path).out
+
+
+def test_a_value_of_the_learning_is_that_of_the_step_at_which_it_was_noticed(explain, write):
+    """Which may be later than it began; what went away and came back has the value of the first time."""
+
+    def diverge(step):
+        return step / 10 if 11 <= step <= 17 or step >= 31 else 0.01
+
+    path = write(train(37, **{"actor/ppo_kl": diverge, "critic/score/min": 1, "critic/score/max": lambda step: 1 + (step not in (3, 9))}))  # fmt: skip
+    texts = {finding["kind"]: finding["text"] for finding in explain(path)["findings"]}
+    assert texts == {
+        "kl": "actor/ppo_kl 1.5 is above 0.2, for 5 steps (noticed at step 15, the first of 2 times, the last at step 37)",
+        "equal_scores": "all scores of the step were 1 (the first of 2 times, the last at step 9)",
+    }
 
 
 def test_thresholds_are_those_of_the_setting(explain, write, monkeypatch):

@@ -24,7 +24,7 @@ def judge(steps=160, profile="default", **values):
 
 
 def find(learning):
-    """The first and the last step of what was wrong, and how often, by kind."""
+    """The first step at which something was noticed, the last one at which it held, and how often it began, by kind."""
     return {one.first.kind: (one.first.step, one.last_step, one.times) for one in learning.troubles}
 
 
@@ -94,7 +94,7 @@ def test_thresholds_are_those_of_the_profile():
     assert judge(40, **{CUT: 0.6}).cut == 0.6
     assert judge(40, **{CUT: 0.3}).cut is None
     strict = judge(40, "math", **{CUT: 0.6, REWARD: 0.01})
-    assert find(strict) == {"truncated": (10, 10, 1), "reward_range": (20, 20, 1)}
+    assert find(strict) == {"truncated": (10, 40, 1), "reward_range": (20, 40, 1)}
     assert [describe(one.first) for one in strict.troubles] == [
         "60% of the responses were cut off at the limit of tokens, more than 30%, for 10 steps",
         "the mean reward 0.01 is below 0.02, for 20 steps",

@@ -462,24 +462,30 @@ class Aggregator(msgspec.Struct, dict=True):
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             late = window.draft.step.stragglers if window.draft is not None else ()
-            attempt_ns = max((restart for restart in self._restarts if restart <= window.begin_ns), default=0)
-            devices = self._gpu_account.add_window(
-                window.begin_ns,
-                window.end_ns,
-                window.roots,
-                window.trajectories,
-                blocked,
-                late,
-                is_lossy=any(attempt_ns <= crash <= window.end_ns for crash in self._crashes_ns),
-            )
-            self.end_ns = max(self.end_ns, window.end_ns)
+            between: tuple[Segment, ...] = ()
+            open_ns = 0
             if window.draft is not None:
                 between, open_ns = self._between_steps.measure(
                     window.draft.step, window.roots, window.end_ns, judge=not window.is_last
                 )
+            until_ns = open_ns or window.end_ns
+            activity = (window.roots, window.trajectories, blocked)
+            devices = self._gpu_account.add_window(
+                window.begin_ns, until_ns, *activity, late, is_lossy=self._is_lossy(window.begin_ns, until_ns)
+            )
+            if open_ns:  # a step that has not ended: the time since it began is that of the run, not of the step before
+                is_lossy = self._is_lossy(open_ns, window.end_ns)
+                self._gpu_account.add_window(open_ns, window.end_ns, *activity, is_lossy=is_lossy)
+            self.end_ns = max(self.end_ns, window.end_ns)
+            if window.draft is not None:
                 step = complete(window.draft, window.end_ns, between, open_ns, devices, needs_spread=self._needs_spread)
                 self.recent_steps.add(step, window.draft.members, window.roots, is_last=window.is_last)
                 self.steps.add(step)
+
+    def _is_lossy(self, begin_ns: int, end_ns: int) -> bool:
+        """Return whether a process of the attempt was killed by the end of an interval: its youngest trajectories are in no file."""
+        attempt_ns = max((restart for restart in self._restarts if restart <= begin_ns), default=0)
+        return any(attempt_ns <= crash <= end_ns for crash in self._crashes_ns)
 
     def _begin_attempt(self, window: Window) -> GpuAccount:
         """Return the account of GPU time, for an attempt that begins with its own devices.

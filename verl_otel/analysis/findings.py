@@ -259,6 +259,8 @@ class Held(NamedTuple):
     """Steps that say what is usual."""
     seconds: float
     """What both cost."""
+    share: float
+    """The share of it in the time of all steps and between them."""
     rest: float
     """Seconds of it that no verdict explains."""
     worst: Verdict | None
@@ -272,13 +274,15 @@ def sum_held(steps: Sequence[Step]) -> Held:
         steps: All steps of a run.
     """
     found = find_excesses(steps, [step for step in steps if step.verdicts])
+    lost = sum(excess.longer + excess.late for excess in found)
     return Held(
         sum(excess.longer > 0 for excess in found),
         sum(excess.late > 0 for excess in found),
         len(steps),
         len(step_lengths.find_unexplained(steps)),
         len(step_lengths.find_baseline(steps)),
-        sum(excess.longer + excess.late for excess in found),
+        lost,
+        lost / (sum(step.seconds + step.between for step in steps) or 1.0),
         sum(excess.rest for excess in found),
         max((verdict for step in steps for verdict in step.verdicts), key=lambda verdict: verdict.saved, default=None),
     )

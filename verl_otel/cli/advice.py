@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from verl_otel.analysis.findings import SingleWait
+from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.model import Explanation, Step, Verdict
 from verl_otel.analysis.traces.timeline import NOT_KEPT, UNLINKED
 from verl_otel.analysis.verdicts import blocked_loops
@@ -22,6 +23,8 @@ EVENT_ADVICE: Final = {
     "stall": "read where it was, and what that waits for",
 }
 """What to do about stalls and crashes."""
+_OF_METHODS: Final = {"checkpoint": "checkpoint", "weight_sync": "weight sync"}
+"""Keys of `ADVICE` for methods of workers, by their kind of GPU time."""
 
 
 def advise(run: Explanation, cause: Verdict | SingleWait) -> str:
@@ -79,6 +82,8 @@ def find_keys(run: Explanation, steps: Iterable[Step], unexplained: Iterable[Ste
 def _find_key(work: str, name: str = "") -> str:
     if work == "unknown" and name == NOT_KEPT:
         return "not kept"
+    if work == "worker":  # a method that computes nothing is no matter of tokens
+        return _OF_METHODS.get(idle_causes.find_work(name), "slow worker")
     return WORK[work].advice if work in WORK else "unknown"
 
 

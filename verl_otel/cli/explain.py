@@ -210,11 +210,10 @@ def _describe_memory(event: Event) -> Iterator[str]:
 def _verdict_count(document: Explain) -> str:
     count, slow, unexplained = document.counts["steps"], document.counts["unexplained"], document.slow
     if not count:
-        return "No step has ended yet, so there is none to explain."
+        return "No step has ended, so there is none to explain."
     if document.counts["held"]:
         more = f" Slow without a cause: {unexplained}." if unexplained else ""
-        share = wording.share(document.held.share)
-        text = f"{document.held.text} ({share} of the time of all steps and between them).{more}"
+        text = f"{document.held.text}.{more}"
     else:
         text = f"{wording.begin_sentence(document.held.text)}{f': {unexplained}' if slow else ''}."
     return "\n".join(filter(None, [text, document.starting]))
@@ -260,7 +259,7 @@ def list_step_blocks(step: Step, *, whole: bool = False, has_gpu: bool, has_verl
     following = "a step that did not end" if step.is_open else until
     yield f"Then {seconds(step.between)} until {following}", _between(step, whole=whole)
     yield "The step would have been shorter by", wording.describe_savings(step.savings, step.seconds)
-    title = wording.device_title(step.devices, f" until {until}", has_gpu=has_gpu)
+    title = wording.device_title(step.devices, f" until {following}", has_gpu=has_gpu)
     yield title, wording.describe_devices(step.devices)
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
     yield "Ranks that others waited for", map(wording.describe_straggler, late)
@@ -366,12 +365,11 @@ def list_run_blocks(document: Explain, levers: Levers, *, most_levers: int | Non
     whole, has_gpu = document.run, document.has_gpu
     for start_up in whole.start_up[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
-            name = "the first step" if start_up.step is None else f"step {start_up.step}"
             rows = (
                 f"{length / start_up.seconds:4.0%} {seconds(length):>9}  {show(text)}"
                 for text, length in wording.describe_start_up(start_up)
             )
-            yield f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows
+            yield wording.title_start_up(start_up), rows
     yield wording.device_title(whole.devices, has_gpu=has_gpu), wording.describe_devices(whole.devices)
     yield "Rollouts and trainer", wording.describe_balance(whole.balance, has_gpu=has_gpu)
     yield "Engine and trainer", wording.describe_off_policy(whole.off_policy)

@@ -33,7 +33,7 @@ from verl_otel.cli.formatting import SENTENCE, print_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.guards.decisions import BestMetric, describe_missing
 from verl_otel.guards.wording import describe, find_variable
-from verl_otel.health.conditions import FINITE, LEVEL, Finding, make_conditions
+from verl_otel.health.conditions import FINITE, GUARD_KEYS, LEVEL, Finding, make_conditions
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 
@@ -95,13 +95,15 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")
         for guard, finding in findings.items():
             number = getattr(arguments, guard)
-            print(f"  {find_variable(guard)}={number} {_describe_effect(guard, number, finding, len(steps))}")
+            print(f"  {find_variable(guard)}={number} {_describe_effect(guard, number, finding, steps)}")
         if best is not None and best_step is not None:
             print(
                 f"  best {show(best.key)}: {values[best_step]:.4g} at step {best_step}, {_name_candidates(frequency)}"
             )
         elif best is not None:
             print(f"  best {show(best.key)}: {_name_candidates(frequency)}, none has a value")
+        if explanation.is_own:
+            print("  guards act in verl's trainers only: a loop of your own is not stopped by them")
         print(f"Next: {_find_next(explanation)}")
     if steps:
         return 0
@@ -109,14 +111,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 1
 
 
-def _describe_effect(guard: str, number: int, finding: Finding | None, recorded: int) -> str:
-    """Return what a guard would have done in a run with so many recorded steps."""
+def _describe_effect(guard: str, number: int, finding: Finding | None, steps: Sequence[StepScalars]) -> str:
+    """Return what a guard would have done in a run with these scalars."""
     if finding is not None:
         return f"would have stopped it after step {finding.step + 1}: {describe(finding)}"
-    if not recorded:
+    if not steps:
         return "not known: the run has no scalars of verl"
+    keys = GUARD_KEYS[guard]
+    recorded = sum(not one.values.keys().isdisjoint(keys) for one in steps)
+    if not recorded:
+        return f"not known: the run has no {' or '.join(keys)}"
     if recorded < number + (LEVEL if guard == "reward_fall" else 0):
-        return f"not known: the run has only {counted(recorded, 'step')} with scalars"
+        return f"not known: the run has only {counted(recorded, 'step')} with its scalars"
     return "would not have stopped it"
 
 

@@ -78,9 +78,9 @@ class Finding(Document):
     kind: Annotated[str, about(", ".join(ADVICE))]
     began: Annotated[int, about("the step at which it began")]
     step: Annotated[int, about("the first step at which it was noticed")]
-    last_step: Annotated[int, about("the last step")]
-    times: Annotated[int, about("how often")]
-    text: str
+    last_step: Annotated[int, about("the last step at which it held")]
+    times: Annotated[int, about("how often it began")]
+    text: Annotated[str, about("what was seen at this step, how often, and until when")]
     next: Annotated[str, about("what to do about it")]
 
 
@@ -135,7 +135,7 @@ def describe(learning: signals.Learning, *, has_verl: bool) -> dict[str, Any]:
                 kind=trouble.first.kind,
                 began=trouble.first.began,
                 step=trouble.first.step,
-                text=wording.describe(trouble.first),
+                text=describe_trouble(trouble),
                 next=advise(trouble.first.kind, has_verl=has_verl),
             )
             for trouble in learning.troubles
@@ -188,13 +188,13 @@ def choose_signals(found: Sequence[Signal], *, resources: bool = True) -> list[S
 def describe_briefly(document: Explain | ExplainLog) -> Iterator[str]:
     """Yield a line for each finding, one for the progress of the reward, and one for its largest move."""
     for found in document.findings:
-        yield f"learning ({found.kind}): step {found.began}: {_describe_finding(found)}; do: {found.next}"
+        yield f"learning ({found.kind}): step {found.began}: {found.text}; do: {found.next}"
     yield from (f"learning: {text}" for text in _describe_reward(document))
 
 
 def _list_sentences(document: Explain | ExplainLog) -> Iterator[str]:
     for found in document.findings:
-        yield f"Step {found.began}: {_describe_finding(found)}. To do: {found.next}."
+        yield f"Step {found.began}: {found.text}. To do: {found.next}."
     yield from (f"{text[:1].upper()}{text[1:]}." for text in _describe_reward(document))
     if document.cut is not None:
         name, limit = CUT_LIMIT
@@ -211,8 +211,16 @@ def _describe_reward(document: Explain | ExplainLog) -> Iterator[str]:
         yield describe_move(document.reward_move)
 
 
-def _describe_finding(found: Finding) -> str:
-    return f"{found.text}{f' ({found.times:,} times)' if found.times > 1 else ''}"
+def describe_trouble(trouble: signals.Trouble) -> str:
+    """Return what was seen when it was first noticed, which may be later than it began, how often it was, and until when."""
+    first, last = trouble.first, trouble.last_step
+    seen = [f"noticed at step {first.step}"] if first.step != first.began else []
+    if trouble.times > 1:
+        seen += [f"the first of {trouble.times:,} times", f"the last at step {last}"]
+    elif last > first.step:
+        seen.append(f"lasted until step {last}")
+    text = wording.describe(first)
+    return f"{text} ({', '.join(seen)})" if seen else text
 
 
 def advise(kind: str, *, has_verl: bool) -> str:

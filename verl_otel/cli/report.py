@@ -101,7 +101,7 @@ def render(document: Report, *, slowest: int = 5, steps: options.Steps = MOST_ST
 
 def _steps_table(document: Report, asked: options.Steps) -> str:
     if not document.steps:
-        return "No step has ended yet."
+        return "No step has ended."
     title, limit = "Steps: seconds and share of each phase, seconds between it and the next step", asked.most
     shown = [step for step in document.steps if limit or step.number in asked.numbers]
     if not shown:
@@ -129,7 +129,7 @@ def _start_up(document: Report) -> Iterator[str]:
         if start_up.seconds >= wording.NOTED_START_UP:
             longest = sorted(wording.describe_start_up(start_up), key=lambda line: -line[1])[:START_UP_PARTS]
             texts = [f"{seconds(length)} {show(text)}" for text, length in longest if length < start_up.seconds]
-            yield "; ".join([f"Before the first step: {seconds(start_up.seconds)}", *texts])
+            yield "; ".join([wording.title_start_up(start_up), *texts])
 
 
 def _late_notices(steps: Sequence[Step]) -> Iterator[str]:

@@ -196,7 +196,8 @@ def describe_held(held: Held) -> str:
     unexplained = f", of which {seconds(held.rest)} are not explained" if held.rest else ""
     were = "was" if held.long == 1 else "were"
     text = f"{held.long:,} of {counted(held.of, 'step')} {were} delayed{after}"
-    return f"{text}, by {seconds(held.seconds)} in all{unexplained}"
+    of_time = f"{share(held.share)} of the time of all steps and between them"
+    return f"{text}, by {seconds(held.seconds)} in all ({of_time}){unexplained}"
 
 
 def describe_length(step: Step, excess: Excess) -> str:
@@ -302,7 +303,7 @@ def describe_savings(savings: Sequence[model.Saving | explain.Saving], step_seco
         if is_share:
             what = f"without the slowest {saving.what} ({saving.trajectories} of its trajectories)"
         elif saving.what.startswith("tool "):
-            what = f"if {show(saving.what)} had never been slower than its median"
+            what = f"if {show(saving.what, LONGEST_NAME)} had never been slower than its median"
         else:
             what = words.get(saving.what, f"without the trajectories of {show(saving.what)}")
         yield f"{seconds(saving.seconds)} {what}"
@@ -483,11 +484,17 @@ START_UP: Final = {
 """Texts for the parts of a start-up."""
 
 
+def title_start_up(start_up: explain.StartUp) -> str:
+    """Return before which step a start-up was, and how long it took."""
+    name = "the first step" if start_up.step is None else f"step {start_up.step}"
+    return f"Before {name}: {seconds(start_up.seconds)} from the start of the program"
+
+
 def describe_start_up(start_up: explain.StartUp) -> list[tuple[str, float]]:
     """Return text and seconds of each part of a start-up, in the order of time; short ones are one part, the last."""
     parts = start_up.parts
     if len(parts) == 1 and parts[0].kind == "begin":  # no worker was called: an own loop
-        return [("before the first step; no spans", parts[0].seconds)]
+        return [("not divided: no call to workers in it", parts[0].seconds)]
     shown = [part for part in parts if part.seconds >= SMALLEST_ROW * start_up.seconds]
     lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.seconds) for part in shown]
     rest = sum(part.seconds for part in parts if part not in shown)

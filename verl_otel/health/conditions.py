@@ -28,6 +28,13 @@ FINITE: Final = (
     *(PPO[name][0] for name in ("policy_loss", "grad_norm", "entropy", "value_loss", "value_grad_norm")),
 )
 """Scalars that must be finite."""
+GUARD_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "nan": FINITE,
+    "kl": (POLICY_KL, *REFERENCE_KL),
+    "reward_fall": REWARDS,
+    "plateau": REWARDS,
+}
+"""Scalars that each guard looks at; a run without any of them says nothing about it."""
 NOISE_FACTOR: Final = 8.0
 """A fall counts beyond this many standard errors of a mean of five steps: among thousands of such means some lie 4 away from the others."""
 _RECENT: Final = 100
@@ -98,6 +105,11 @@ class Condition:
         if seen is None or self._held != self.steps:
             return None
         return Finding(self.kind, step, self.steps, seen, self._began if seen.since is None else seen.since)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the condition has held long enough, and held at the last step."""
+        return self._held >= self.steps
 
 
 def check_finite(_step: int, scalars: Scalars) -> Seen | None:

@@ -104,7 +104,7 @@ class Trouble(NamedTuple):
 
     first: Finding
     last_step: int
-    """The last step at which it was noticed."""
+    """The last step at which it held."""
     times: int
 
 
@@ -157,9 +157,13 @@ def judge(steps: Sequence[tuple[int, Scalars]], profile: Profile) -> Learning:
     for number, values in steps:
         if values.keys().isdisjoint(KEYS):  # a validation before the training ends no series of steps
             continue
-        for finding in _observe(conditions, number, values):
-            known = troubles.get(finding.kind) or Trouble(finding, number, 0)
-            troubles[finding.kind] = known._replace(last_step=number, times=known.times + 1)
+        for condition in conditions:
+            finding = condition.observe(number, values)
+            if finding is not None:
+                known = troubles.get(finding.kind) or Trouble(finding, number, 0)
+                troubles[finding.kind] = known._replace(times=known.times + 1)
+            if condition.lasts:
+                troubles[condition.kind] = troubles[condition.kind]._replace(last_step=number)
     limit = limits["stagnation_trend"]
     signals = {
         name: signal for name, keys in SIGNALS.items() if (signal := _follow(steps, name, keys, limit)) is not None
@@ -190,10 +194,6 @@ def _make_guards(limits: Mapping[str, float]) -> list[Condition]:
         reward_fall=count_steps(limits, "reward_fall_steps"),
         plateau=count_steps(limits, "stagnation_steps"),
     )
-
-
-def _observe(conditions: Iterable[Condition], number: int, values: Scalars) -> Iterable[Finding]:
-    return (finding for condition in conditions if (finding := condition.observe(number, values)) is not None)
 
 
 def _measure_progress(steps: Sequence[tuple[int, Scalars]], limits: Mapping[str, float]) -> Progress | None:

@@ -87,7 +87,7 @@ WORK: Final = {
     "logging": Work("logging", "logging", ("yellow", "level", "logging"), is_named=True),  # a tracker, in `Tracking.log`
     "data_loading": Work("loading the next batch", "data loading", ("orange", "cross", "loading data")),
     "poll": Work(
-        "rollouts had ended, the trainer had not noticed", "noticed late", ("grey", "dots", "trainer had not noticed"),
+        "waiting for rollouts that had ended unnoticed", "noticed late", ("grey", "dots", "trainer had not noticed"),
         "rollouts that had ended unnoticed",
     ),
     # a trajectory

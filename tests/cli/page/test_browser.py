@@ -234,7 +234,7 @@ def test_a_run_without_a_step_has_a_page(show):
     )
     opened = show(empty).page
     for place, said in {
-        "#verdict": "No step has ended yet.",
+        "#verdict": "No step has ended.",
         "#device": "is not known",
         "#learning": "has been logged yet",
         "#trajectories": "No trajectory has been recorded",

@@ -284,6 +284,23 @@ def test_neither_side_is_short_of_gpus_while_no_trajectory_is_open(time):
     assert "more GPUs do not shorten the time in which both wait: submit more ahead" in verdict
 
 
+def test_what_lies_before_the_first_trajectory_is_start_up(time):
+    """As in `explain`: engines and agent loops start for 30 s of the first step, in which neither side waits for the other. Later pauses are waits."""
+    apart()
+    with marked_timer("step", {}):
+        with marked_timer("gen", {}):
+            time.now += 40
+            lineage.consume([origin(1, 1030.0, 10.0), origin(2, 1030.0, 10.0)], step=1)
+        spend(time, "update_actor", 10, "update_actor")
+    assert seen() == pytest.approx({"start_up": 30 * 6, "rollout_wait": 10 * 4, "rollout": 10 * 2, "train": 10 * 4, "train_wait": 10 * 2})  # fmt: skip
+    assert waits() == pytest.approx({"trainer": 0.5, "rollouts": 0.5, "both": 0})
+    with marked_timer("step", {}), marked_timer("gen", {}):
+        begin, time.now = time.now + 30, time.now + 40
+        lineage.consume([origin(3, begin, 10.0), origin(4, begin, 10.0)], step=2)
+    assert waits() == pytest.approx({"trainer": 0.25, "rollouts": 0, "both": 0.75})
+    assert seen()["start_up"] == 30 * 6
+
+
 def test_the_last_line_of_a_training_accounts_for_all_its_steps(time, recorded, monkeypatch):
     """Also for the step that is held back until the next one: here it is the only one."""
     apart("separate_async")

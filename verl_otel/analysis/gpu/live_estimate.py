@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.gpu import idle_causes
+from verl_otel.semconv.kinds import GPU_CAUSES
 
 SLOWEST: Final = 0.05
 """Share of a step's trajectories whose wait is its tail."""
@@ -98,7 +99,13 @@ class StepWindow(NamedTuple):
 
 
 def account_gpu_time(
-    window: StepWindow, rollouts: Collection[Rollout], pool: GpuPool, *, asleep: bool = False, recorded: bool = False
+    window: StepWindow,
+    rollouts: Collection[Rollout],
+    pool: GpuPool,
+    *,
+    asleep: bool = False,
+    recorded: bool = False,
+    began: float = -math.inf,
 ) -> Spent:
     """Return the GPU seconds of a window.
 
@@ -108,9 +115,10 @@ def account_gpu_time(
         pool: The GPUs.
         asleep: True: the trainer had taken its GPUs back when the window started.
         recorded: True: trajectories were known before this window; see `idle_causes.find_cause`.
+        began: Start of the first trajectory of the run; all idle time before it is start-up.
     """
     recorded = recorded or bool(rollouts)
-    changes = _find_changes(window)
+    changes = [*_find_changes(window), (min(max(began, window.begin), window.end), _MARK, 0, 0.0, 0.0, 0.0)]
     sizes = [0, 0]
     for rollout in rollouts:
         start, end = max(rollout.start, window.begin), min(rollout.end, window.end)
@@ -130,7 +138,7 @@ def account_gpu_time(
             uses = _find_uses(pool, counts, *open_trajectories, asleep=asleep, recorded=recorded)
             for side, gpus, shares in zip(spent, (pool.trains, pool.generates), uses, strict=True):
                 for cause, share in shares:
-                    side[cause] += share * gpus * (when - reached)
+                    side[_name_cause(cause, is_starting=reached < began)] += share * gpus * (when - reached)
             reached = when
         if what == _TURN:
             asleep = by > 0
@@ -140,6 +148,10 @@ def account_gpu_time(
             counts[what] += by
     trainer, generators = ({cause: seconds for cause, seconds in side.items() if seconds > 0} for side in spent)
     return Spent(trainer, generators, asleep)
+
+
+def _name_cause(cause: str, *, is_starting: bool) -> str:
+    return "start_up" if is_starting and GPU_CAUSES[cause].state == "idle" else cause
 
 
 def find_tail_share(window: StepWindow, ends: Sequence[float]) -> float | None:

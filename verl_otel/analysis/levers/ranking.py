@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.bounded_steps import RecentStep
 from verl_otel.analysis.levers import schedules
 from verl_otel.analysis.levers.replay import UNANCHORED, Item, Part, Pool, Rollout, Schedule, Timeline, replay
@@ -417,7 +418,8 @@ def _find_reason(steps: Sequence[RecentStep]) -> str:
         return "no step has ended"
     unlinked, total = schedules.count_unlinked(steps)
     if unlinked > MAX_UNLINKED * total:
-        return f"what submitted {unlinked:,} of {total:,} trajectories is not recorded, so their schedule cannot be replayed"
+        of = f"{total:,} trajectories of the last {counted(len(steps), 'step')}"
+        return f"what submitted {unlinked:,} of {of} is not recorded, so their schedule cannot be replayed"
     trainers = {step.path[0].instance for step in steps if step.path}
     if any(member.instance in trainers for step in steps for member in step.members):
         return (

@@ -407,7 +407,7 @@ def make_explain(
         whole: They are shown with all detail.
         all_stacks: Whether events have all stacks, not the first ones.
     """
-    held, all_seconds = findings.sum_held(run.steps), sum(step.seconds + step.between for step in run.steps)
+    held = findings.sum_held(run.steps)
     restarts = find_restarts(run.manifest)
     incidents_of_run = dict.fromkeys(event.kind for event in incidents.find_incidents(run))
     keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps))
@@ -427,9 +427,7 @@ def make_explain(
         failed=failed(run),
         median=step_lengths.find_usual(run.steps),
         longest=max((step.seconds for step in run.steps), default=None),
-        held=fill(
-            Held, held, steps=held.long, text=wording.describe_held(held), share=held.seconds / max(all_seconds, 1e-9)
-        ),
+        held=fill(Held, held, steps=held.long, text=wording.describe_held(held)),
         slow=wording.describe_unexplained(run.steps),
         starting=wording.describe_first(run.steps),
         steps=list(map(partial(make_step, run), steps, findings.find_excesses(run.steps, steps))),
@@ -626,7 +624,7 @@ def sum_devices(each: Sequence[model.DeviceTime]) -> DeviceSum:
 
 
 def _find_blind_spots(run: model.Explanation, steps: Iterable[model.Step]) -> Iterator[str]:
-    """Yield what the spans of a run do not say, where it matters: GPU time, and why a rank was late."""
+    """Yield what a run does not say, where it matters: GPU time, why a rank was late, and which step scalars of verl are of."""
     if run.has_gpu and not run.devices and devices.UNKNOWN_GPUS not in run.problems:
         yield "GPU time: no process reports its GPUs"
     late = [step for step in steps if any(verdict.kind == "rank" for verdict in step.verdicts)]
@@ -635,6 +633,11 @@ def _find_blind_spots(run: model.Explanation, steps: Iterable[model.Step]) -> It
         others = [_EVIDENCE_NAMES[evidence] for evidence in never]
         names = ", ".join([*others, "the clock or the power of its GPU"])
         yield f"whether a late rank differs from the others in {names}: not recorded"
+    if run.manifest.get(attr.TRAINER_MODE) == "fully_async" and run.steps:
+        yield (
+            "which step verl's own scalars are of, exactly: verl logs those of a version without its last local step, "
+            "and with the last one of the version before"
+        )
 
 
 _EVIDENCE_NAMES: Final = {

@@ -56,7 +56,9 @@ class Guards(Answer):
     steps: Annotated[int, about("steps with scalars")]
     guards: Annotated[
         dict[str, GuardStop | None],
-        about("what would have stopped the run; null: nothing, or steps are too few to know"),
+        about(
+            "what would have stopped the run; null: nothing, or it is not known: steps are too few, or have none of its scalars"
+        ),
     ]
     best_step: Annotated[int | None, about("of those that verl saved, if that is known")]
     save_frequency: Annotated[int | None, about("trainer.save_freq")]

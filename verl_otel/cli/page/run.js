@@ -40,7 +40,7 @@ export function verdictRow(line, place, [cost, word], { link = "", hasAdvice = t
 function verdict(run, hrefOf) {
   const { findings, read } = run;
   if (!findings.length || read < 0.999) {
-    const text = read < 0.999 ? `The files are being read: ${percent(read)}.` : "No step has ended yet.";
+    const text = read < 0.999 ? `The files are being read: ${percent(read)}.` : "No step has ended.";
     return [make("p", { class: "verdict-line" }, text), read < 0.999 ? make("progress", { value: read }) : ""];
   }
   return findings.map((line, place) => {

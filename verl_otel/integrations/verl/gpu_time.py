@@ -10,6 +10,7 @@ GPUs generated meanwhile.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -98,6 +99,8 @@ class _Account:
         """GPU seconds so far, and whether the trainer has its GPUs back."""
         self.recorded = False
         """Whether a trajectory has been received."""
+        self.opened = -math.inf
+        """Start of the first trajectory, on the clock of `Rollout`; before all others while none is known."""
         self.waits: balance.Balance | None = None
         """What both sides waited in the last step."""
         self.tail: float | None = None
@@ -264,7 +267,8 @@ def _account_steps(account: _Account) -> None:
         ]
         new_rollouts = [rollout for rollout in rollouts if rollout is not None]
         account.rollouts.extend(new_rollouts)
-        account.recorded = account.recorded or bool(new_rollouts)
+        if new_rollouts and not account.recorded:
+            account.recorded, account.opened = True, min(rollout.start for rollout in new_rollouts)
         account.tail = find_tail_share(window, [rollout.end for rollout in new_rollouts if not rollout.validate])
         _account_held_step(account)
         account.pending = window, step.before + step.offset, step.pool
@@ -288,7 +292,9 @@ def _account_held_step(account: _Account) -> None:
 def _spend(account: _Account, window: StepWindow, pool: GpuPool) -> Spent:
     """Add the GPU seconds of a window to the account, and return them."""
     spent = account.spent
-    new = account_gpu_time(window, account.rollouts, pool, asleep=spent.asleep, recorded=account.recorded)
+    new = account_gpu_time(
+        window, account.rollouts, pool, asleep=spent.asleep, recorded=account.recorded, began=account.opened
+    )
     # Replaced as a whole: the training thread may read it.
     account.spent = Spent(_add(spent.trainer, new.trainer), _add(spent.rollouts, new.rollouts), new.asleep)
     return new
