@@ -161,7 +161,7 @@ CASES: Final = (
     ),
     Case(
         "reader",
-        "`explain` of two million spans of 1,034 processes: CPU of a span; CPU seconds for the run, the run again, one of its steps",
+        "`explain` of two million spans: CPU of a span; CPU seconds for the run, the run again, one of its steps",
         (Variant(OURS, "a run that was not read before, in one process", _reader),),
         unit="us",
         steady=False,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from benchmarks.hooks.__main__ import install_hooks, measure_node
 from benchmarks.hooks.stand_ins import make_module, run_trajectories
-from benchmarks.scale.shape import GPUS, PER_WORKER, PROCESSES, TRAJECTORIES, WORKERS
+from benchmarks.scale.shape import GPUS, NODES, PER_WORKER, PROCESSES, TRAJECTORIES, WORKERS
 
 WORKER_STEPS: Final = 40
 TRAINER_STEPS: Final = 10
@@ -28,7 +28,9 @@ PEERS: Final = 1000
 CHECKS: Final = 20
 CACHE: Final = "cache"
 """Folder of the states of readers."""
-READ_STEPS, READ_TRAJECTORIES, READ_NODES = 178, 1024, 128
+READ_STEPS, READ_TRAJECTORIES = 245, 1024
+RANKS_STEPS = 178
+"""Of a run of as many spans, half of which are those of 1,024 ranks."""
 NODE_PROCESSES: Final = 13
 Figures = Mapping[str, float]
 
@@ -220,14 +222,11 @@ def reader(folder: Path) -> Figures:
     """`explain` of a run of some steps: CPU of a span, of reading it again and one of its steps, and memory."""
     from verl_otel.analysis import reader
 
-    big_run: Any = importlib.import_module("tests.analysis.big_run")
-    run = folder / "run"
-    run.mkdir()
-    big_run.write(run, READ_STEPS, READ_TRAJECTORIES, READ_NODES, GPUS)
+    run = _write_run(folder, READ_STEPS)
     begin = time.process_time()
     explained = reader.read([run], keep_after=0.0)[0]
     cpu = time.process_time() - begin
-    figures: dict[str, float] = {"processes": explained.counts.processes}
+    figures = {}
     for name, steps in (("again_seconds", None), ("step_seconds", frozenset({READ_STEPS // 2}))):
         begin = time.process_time()
         reader.read([run], steps=steps)
@@ -242,8 +241,31 @@ def reader(folder: Path) -> Figures:
     }
 
 
+def _write_run(folder: Path, steps: int, **shape: int) -> Path:
+    big_run: Any = importlib.import_module("tests.analysis.big_run")
+    path: Path = big_run.write(folder / f"run-{steps}", steps, READ_TRAJECTORIES, **shape)
+    return path
+
+
+def ranks(folder: Path) -> Figures:
+    """`explain` of the files of 1,034 processes on 128 nodes: CPU of a span, as a multiple of that of 13 processes, and memory."""
+    from verl_otel.analysis import reader
+
+    of_span: list[float] = []
+    for run in (_write_run(folder, READ_STEPS), _write_run(folder, RANKS_STEPS, hosts=NODES, ranks=GPUS)):
+        begin = time.process_time()
+        counts = reader.read([run], keep_after=0.0)[0].counts
+        of_span.append((time.process_time() - begin) / counts.spans)
+    return {
+        "ratio": of_span[1] / of_span[0],
+        "spans": counts.spans,
+        "processes": counts.processes,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
 PROBES: Final[Mapping[str, Callable[[Path], Figures]]] = {
-    function.__name__: function for function in (worker, busy, trainer, idle, watcher, targets, series, reader)
+    function.__name__: function for function in (worker, busy, trainer, idle, watcher, targets, series, reader, ranks)
 }
 
 

@@ -33,6 +33,7 @@ def gateway_mib(trajectories: int, spans: int) -> float:
 def rows(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
     """Yield what it is, what it grows with, the measured figure, and the figure of the whole run."""
     worker, trainer, watcher, reader = parts["worker"], parts["trainer"], parts["watcher"], parts["reader"]
+    ranks = parts["ranks"]
     cpu = worker["cpu_seconds"]
     yield (
         "agent loop worker, CPU of recording a step", "its trajectories", f"{cpu / shape.PER_WORKER * 1e6:,.0f} µs a trajectory of 32 spans",
@@ -92,16 +93,19 @@ def rows(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
         f"{rate:,.0f} spans a second, {rate * _COLLECTOR_CPU:.1%} of a core; OTELCOL_MEMORY_MIB={need:,.0f}: one gateway",
     )  # fmt: skip
     total = shape.SPANS * shape.STEPS
-    hours = total / reader["spans_per_cpu_second"] / 3600
+    hours = total / reader["spans_per_cpu_second"] * ranks["ratio"] / 3600
+    of_span = f"{reader['cpu_seconds'] / reader['spans'] * 1e6:.1f} µs a span of 13 processes"
+    memory = f"{reader['peak_mib']:.0f} MiB with {reader['spans']:,.0f} spans of 13 processes"
+    of_ranks = f"{ranks['processes']:,.0f} processes"
     yield (
-        "`explain`, CPU", "spans that are kept", f"{reader['cpu_seconds'] / reader['spans'] * 1e6:.1f} µs a span",
-        f"{shape.SPANS / reader['spans_per_cpu_second']:.1f} s a step; {hours:,.0f} h if all spans of {shape.STEPS:,} steps were kept",
+        "`explain`, CPU", "spans that are kept", f"{of_span}, {ranks['ratio']:.2f} times that with the files of {of_ranks}",
+        f"{shape.SPANS / reader['spans_per_cpu_second'] * ranks['ratio']:.1f} s a step; {hours:,.0f} h if all spans of {shape.STEPS:,} steps were kept",
     )  # fmt: skip
     yield (
         "`explain`, memory",
         "files, up to 64 MiB of text in all, see [long runs](long-runs.md)",
-        f"{reader['peak_mib']:.0f} MiB with {reader['spans']:,.0f} spans of {reader['processes']:,.0f} processes",
-        "the same",
+        f"{memory}, {ranks['peak_mib']:.0f} MiB with as many of {of_ranks}",
+        f"as with {of_ranks}",
     )
 
 

@@ -225,7 +225,7 @@ def touch(path: Path) -> None:
     os.close(open_private(path))
 
 
-def write_secret(path: Path, text: str) -> None:
+def write_secret(path: Path, data: bytes | bytearray | str) -> None:
     """Replace a file atomically by one that only its user can read, also where a group may read other files.
 
     Raises:
@@ -233,7 +233,9 @@ def write_secret(path: Path, text: str) -> None:
     """
     check_folder(path.parent)
     temporary = path.with_name(f".{path.name[:200]}.{identify_machine()}.{os.getpid()}.{threading.get_ident()}.tmp")
-    _fill_and_rename(os.open(temporary, _NEW_FILE, PRIVATE_FILE), temporary, path, text.encode())
+    _fill_and_rename(
+        os.open(temporary, _NEW_FILE, PRIVATE_FILE), temporary, path, data.encode() if isinstance(data, str) else data
+    )
 
 
 def write_atomically(path: Path, data: bytes | str, *, private: bool = True) -> None:
@@ -256,7 +258,7 @@ def write_atomically(path: Path, data: bytes | str, *, private: bool = True) -> 
     )
 
 
-def _fill_and_rename(handle: int, temporary: Path, path: Path, data: bytes) -> None:
+def _fill_and_rename(handle: int, temporary: Path, path: Path, data: bytes | bytearray) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -69,14 +69,15 @@ def save(folders: Sequence[Path], name: str, state: object, keep: int | None = N
         keep: How many of this name are kept; None: `MAX_STATES`.
     """
     with contextlib.suppress(OSError, OverflowError, RecursionError):
-        plain = msgspec.json.encode(state, enc_hook=_to_plain)
-        content = msgspec.json.encode(_Saved(sign_code(), msgspec.Raw(plain)))
+        content = bytearray(b'{"code":%b,"state":' % msgspec.json.encode(sign_code()))
+        _ENCODER.encode_into(state, content, -1)  # not a copy of what may have 100 MB
+        content += b"}"
         if len(content) > MAX_BYTES:
             return
         path = _path(folders, name)
         safe_files.make_folder(path.parent)
         safe_files.check_folder(path.parent)
-        safe_files.write_secret(path, content.decode())
+        safe_files.write_secret(path, content)
         _prune(path.parent, name, MAX_STATES if keep is None else keep)
 
 
@@ -123,13 +124,16 @@ def _to_plain(value: Any) -> Any:
     if isinstance(value, float):  # `Unbounded`
         return float(value)
     if isinstance(value, tuple):  # a key
-        return msgspec.json.encode(value, enc_hook=_to_plain).decode()
+        return _ENCODER.encode(value).decode()
     raise NotImplementedError(type(value))
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_to_plain)
 
 
 def pack(value: object) -> bytes:
     """Return a value as compressed JSON."""
-    return zlib.compress(msgspec.json.encode(value, enc_hook=_to_plain), 1)
+    return zlib.compress(_ENCODER.encode(value), 1)
 
 
 def unpack(content: bytes, kind: type[State]) -> State:
