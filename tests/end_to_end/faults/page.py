@@ -33,8 +33,9 @@ DEVELOPMENT = ("1", "2", "3")
 SOON = 15
 """Seconds within which what hangs or dies is to be named."""
 CHANGED_AFTER = {
-    63: "a dead actor that ends the rollouts is named, so is a failure between two steps, and a stopped process that had just begun a rollout; and a "
-    "trajectory is blamed for less only if its step took longer than usual"
+    63: "a dead actor that ends the rollouts is named, so are a failure between two steps and a stopped process that had just begun a rollout, and a "
+    "small delay by a trajectory counts only in a step that took longer than usual",
+    64: "rollouts that Ray cancels because the trainer has failed are no crash",
 }
 """What was changed because of a seed that is in the tables, by seed."""
 _COLUMNS = [
@@ -157,20 +158,19 @@ def _describe_series(results):
 
 def _describe_changes():
     """Return after which seeds detectors were changed because of them."""
-    after = "; ".join(f"after seed {seed}, {what}" for seed, what in CHANGED_AFTER.items())
+    changes = " ".join(f"After seed {seed}: {what}." for seed, what in CHANGED_AFTER.items())
     return (
-        f"Detectors were changed because of what was seen {after}. The results of that seed are those of before. No detector was changed because of "
-        "another one; some were changed between the seeds, for other reasons."
+        f"Because of two of them detectors were changed, and their results are those of before. {changes} Other changes between the seeds had other "
+        "reasons."
     )
 
 
 def _describe_last(results):
     """Return which results the present detectors gave: those of the last seed only."""
     last = max((result["seed"] for result in results if "seed" in result), key=int, default="")
-    if int(last or 0) in CHANGED_AFTER:
-        return "None was run with the present ones."
     modes = ", ".join(f"`{mode}`" for mode in sorted({find_mode(each) for each in results if each.get("seed") == last}))
-    return f"Seed {last} ({modes}) was run with the present ones, the others with earlier ones." if last else ""
+    but = " but for what was changed after it" if int(last or 0) in CHANGED_AFTER else ""
+    return f"Seed {last} ({modes}) was run with the present ones{but}, the others with earlier ones." if last else ""
 
 
 def _describe_development(results):

@@ -299,6 +299,10 @@ class ActorDiedError(Exception):
     actor_id = "0a1b"
 
 
+class RayTaskCancelledError(Exception):
+    """As Ray's, of a task that was cancelled because the trainer has failed."""
+
+
 class TaskError(Exception):
     """As Ray's: an exception that another process has raised, with that as its cause."""
 
@@ -311,6 +315,7 @@ class TaskError(Exception):
         ("generation_task", KeyError("SECRET"), 1),
         ("generation_task", TaskError(), 1),
         ("generation_task", ActorDiedError(), 1),
+        ("generation_task", RayTaskCancelledError(), 0),
         ("generation_task", None, 0),
         ("generation_task", asyncio.CancelledError(), 0),
         ("sample", KeyError("of one sample, with which verl ends the rollouts"), 0),
@@ -323,7 +328,7 @@ def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(
     module = ModuleType("detach_utils")
 
     def task_exception_handler(task):
-        with contextlib.suppress(KeyError, TaskError, ActorDiedError, asyncio.CancelledError):
+        with contextlib.suppress(KeyError, TaskError, ActorDiedError, RayTaskCancelledError, asyncio.CancelledError):
             task.result()
 
     module.task_exception_handler = task_exception_handler

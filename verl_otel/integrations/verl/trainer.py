@@ -384,12 +384,19 @@ _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 
 
+_CANCELLED: Final = "TaskCancelledError"
+"""Ray's, alone or in the name of a `RayTaskError`."""
+
+
 def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any, _error: Any) -> None:
-    """Record that the rollouts ended by an exception: verl trains on what is there, and ends with exit code 0."""
+    """Record that the rollouts ended by an exception: verl trains on what is there, and ends with exit code 0.
+
+    Where the trainer has failed, Ray cancels their tasks: that is no cause.
+    """
     (task,) = args
     error = None if task.cancelled() or task.get_name() != "generation_task" else task.exception()
     session = current_session()
-    if error is not None and session is not None:
+    if error is not None and session is not None and _CANCELLED not in type(error).__name__:
         from verl_otel.watchdog import process_reports
         from verl_otel.watchdog.reporter import Notifier  # the watchdog may be in another process
 
