@@ -4,7 +4,7 @@
 
 from typing import Final
 
-SERIES: Final = "47, 53, 59, 61, 62, 63, healthy-asyncio, healthy-sync, healthy-threads"
+SERIES: Final = "47, 53, 59, 61, 62, 63, 64, healthy-asyncio, healthy-sync, healthy-threads"
 """What was trained: seeds, and modes without a fault."""
 RIGHT: Final[dict[str, tuple[int, int]]] = {
     "between": (32, 33),
