@@ -11,7 +11,7 @@ import os
 import re
 import statistics
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -196,13 +196,23 @@ def measure_memory(oracle):
 
 
 def read_memory(product):
-    """The same at the last reading, and what is not left of it for processes; not of a container with a bound of its own."""
-    states = {
-        dict(labels)["system.memory.state"]: otlp_json.read_number(points[-1])
-        for labels, points in product.series("system.memory.usage")
-    }
+    """The same in the middle of the training, and what is not left of it for processes; not of a container with a bound of its own.
+
+    Verl reads it in steps: after the last one the memory of its processes is free.
+    """
+    times = sorted(int(point["timeUnixNano"]) for _, points in product.series("verl.training.step") for point in points)
+    middle = times[len(times) // 2]
+
+    def read(points):
+        return otlp_json.read_number(min(points, key=lambda point: abs(int(point["timeUnixNano"]) - middle)))
+
+    by_state = defaultdict(list)
+    for labels, points in product.series("system.memory.usage"):
+        by_state[labels["system.memory.state"]] += points
+    states = {state: read(points) for state, points in by_state.items()}
     whole, limit = sum(states.values()), product.latest("verl.host.memory.limit")
-    taken = limit - product.latest("verl.host.memory.available") if limit == whole else states["used"]
+    available = [point for _, points in product.series("verl.host.memory.available") for point in points]
+    taken = limit - read(available) if limit == whole else states["used"]
     return {"all": whole, "used": states["used"], "taken": taken}
 
 
