@@ -127,7 +127,7 @@ STEPS, TRAJECTORIES, RANKS = 178, 1024, 1024
 
 @pytest.fixture(scope="module")
 def asked(write, clean_python, tmp_path_factory):
-    """What is said of such a run: at first, again, and of one of its steps."""
+    """The explanations of such a run: the first, a second, and one with the detail of a step."""
     folder = write(STEPS, TRAJECTORIES, "--ranks", RANKS, "--hosts", 128, seconds=600)
     cache = tmp_path_factory.mktemp("cache")
     return json.loads(clean_python("-c", ASKED, folder, seconds=1200, XDG_CACHE_HOME=str(cache)).stdout)

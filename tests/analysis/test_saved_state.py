@@ -74,7 +74,7 @@ def test_clocks_without_a_bound_are_kept(cache, tmp_path, story, read):
     worker.span("verl.worker.update", 2, 3)
     run = story.write()
     first = reader.read([run], keep_after=0)[0]
-    assert any("nothing tells how far that of node-2 is" in problem for problem in first.problems)
+    assert any("the offset of 1 host (node-2) from the trainer's is not known" in problem for problem in first.problems)
     assert any(uncertainty == float("inf") for _, _, uncertainty in first.offsets)
     assert read(run, keep_after=0) == 0
     assert reader.read([run])[0] == first

@@ -42,7 +42,7 @@ def test_each_guard_says_when_it_would_have_stopped(call, folder):
 
 
 def test_a_loop_of_ones_own_is_stopped_by_no_guard(call, tmp_path):
-    """What they would have done in a trainer of verl is said all the same."""
+    """What they would have done in a trainer of verl is printed, too."""
     story = stories.Story(tmp_path / "r1", "r1")
     loop = story.process("process")
     story.manifest(attempts=[{"started": stories.T0}])

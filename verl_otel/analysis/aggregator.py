@@ -19,7 +19,7 @@ from verl_otel.analysis.gpu.devices import find_devices, find_owners
 from verl_otel.analysis.io import otlp_json, run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import ORDER_NS, Piece
-from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
+from verl_otel.analysis.io.run_files import Extent, Writers, name_host, name_instance
 from verl_otel.analysis.model import Counts, DeviceTime, Event, OpenSpan, Saving, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.start_up import StartUp, divide
@@ -191,7 +191,7 @@ class Aggregator(msgspec.Struct, dict=True):
         begin_ns = max(self._restarts, default=0)
         for index, (values, _, newest) in enumerate(self.writers.processes()):
             if newest >= begin_ns:
-                host = str(values.get(attr.HOST_NAME, ""))
+                host = name_host(values)
                 latest[host] = max(latest.get(host, 0), newest - (ahead(index, newest) if ahead else 0))
         written_ns = min(latest.values(), default=0) - ORDER_NS
         return max(written_ns, piece.watermark_ns) if len(latest) == 1 else written_ns
@@ -266,7 +266,7 @@ class Aggregator(msgspec.Struct, dict=True):
 
     def _add_traces(self, traces: Iterable[tuple[int, list[Written]]]) -> None:
         instances = [name_instance(values) for values in self.writers.resources]
-        hosts = [str(values.get(attr.HOST_NAME, "")) for values in self.writers.resources]
+        hosts = list(map(name_host, self.writers.resources))
         is_spread = len(set(hosts)) > 1
         ahead = ahead_of(self.writers.resources, self.context.clocks)
         for trace_id, written in traces:

@@ -24,7 +24,7 @@ from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.io import completeness, run_files, run_status
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.followed_files import FollowedFiles
-from verl_otel.analysis.io.run_files import Extent, Writers, name_instance
+from verl_otel.analysis.io.run_files import Extent, Writers, name_host, name_instance
 from verl_otel.analysis.model import Event, Explanation, OpenSpan, Process, Series, Step
 from verl_otel.analysis.scalars import SMALL, WHOLE, Columns, Room
 from verl_otel.analysis.traces import clocks, timeline
@@ -240,14 +240,14 @@ class RunReader(msgspec.Struct, dict=True):
             writers = Writers()
             extents = ahead.take(AHEAD_BYTES + ahead.round_bytes).extents
             self._aggregator.bounds.add(
-                (span, str(writers.resources[process].get(attr.HOST_NAME, "")))
+                (span, name_host(writers.resources[process]))
                 for process, spans in run_files.read_spans(extents, writers, [])
                 for span in spans
             )
             self._estimate_clocks()
 
     def _list_hosts(self) -> set[str]:
-        return {str(values.get(attr.HOST_NAME, "")) for values in self._aggregator.writers.resources}
+        return set(map(name_host, self._aggregator.writers.resources))
 
     def _estimate_clocks(self) -> None:
         """Estimate the clock of each host again, if there are new bounds or hosts."""
@@ -257,7 +257,7 @@ class RunReader(msgspec.Struct, dict=True):
             return
         resources = run.writers.resources
         trainers = [values for values in resources if values.get(attr.ROLE) == "trainer"]
-        reference = str((trainers or resources)[0].get(attr.HOST_NAME, ""))
+        reference = name_host((trainers or resources)[0])
         run.context = run.context._replace(
             clocks=run.bounds.estimate(reference, hosts),
             hosts={name_instance(values): str(values.get(attr.HOST_NAME)) for values in resources},

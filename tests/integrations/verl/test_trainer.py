@@ -296,16 +296,20 @@ def test_the_status_of_the_run_has_the_planned_steps(timer, tmp_path):
 class ActorDiedError(Exception):
     """As Ray's: it has the id of the actor."""
 
+    __module__ = "ray.exceptions"
     actor_id = "0a1b"
 
 
-class RayTaskCancelledError(Exception):
+class TaskCancelledError(Exception):
     """As Ray's, of a task that was cancelled because the trainer has failed."""
+
+    __module__ = "ray.exceptions"
 
 
 class TaskError(Exception):
     """As Ray's: an exception that another process has raised, with that as its cause."""
 
+    __module__ = "ray.exceptions"
     cause = ActorDiedError()
 
 
@@ -315,7 +319,7 @@ class TaskError(Exception):
         ("generation_task", KeyError("SECRET"), 1),
         ("generation_task", TaskError(), 1),
         ("generation_task", ActorDiedError(), 1),
-        ("generation_task", RayTaskCancelledError(), 0),
+        ("generation_task", TaskCancelledError(), 0),
         ("generation_task", None, 0),
         ("generation_task", asyncio.CancelledError(), 0),
         ("sample", KeyError("of one sample, with which verl ends the rollouts"), 0),
@@ -328,7 +332,7 @@ def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(
     module = ModuleType("detach_utils")
 
     def task_exception_handler(task):
-        with contextlib.suppress(KeyError, TaskError, ActorDiedError, RayTaskCancelledError, asyncio.CancelledError):
+        with contextlib.suppress(KeyError, TaskError, ActorDiedError, TaskCancelledError, asyncio.CancelledError):
             task.result()
 
     module.task_exception_handler = task_exception_handler
@@ -355,7 +359,8 @@ def test_an_end_of_the_rollouts_that_verl_hides_is_an_event(
     events = [json.loads(line) for path in tmp_path.rglob("events.jsonl") for line in path.read_text().splitlines()]
     assert [event["kind"] for event in events] == ["crash"] * lines
     whose = "" if isinstance(error, KeyError) else " of reward-0 (pid "
-    assert all(f"the rollouts ended by {type(error).__name__}{whose}" in event["text"] for event in events)
+    by = "ray.exceptions.ActorDiedError" if whose else "KeyError"
+    assert all(f"the rollouts ended by {by}{whose}" in event["text"] for event in events)
     assert [event["detail"]["culprit"].get("instance", "") for event in events] == ["reward-0" if whose else ""] * lines
     assert "SECRET" not in str(events)
     assert caplog.text.count("CRASH") == lines

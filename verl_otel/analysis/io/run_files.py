@@ -443,6 +443,11 @@ def _size(path: Path) -> int:
         return 0
 
 
+def name_host(resource: Mapping[str, AttributeValue]) -> str:
+    """Return the host of a process; empty: it is not known."""
+    return str(resource.get(attr.HOST_NAME, ""))
+
+
 def name_instance(resource: Mapping[str, AttributeValue]) -> str:
     """Return ``<role>-<number>`` of a process."""
     return str(resource.get(attr.SERVICE_INSTANCE, "")).rpartition("/")[2]

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Segment
 from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
 from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Written
@@ -34,14 +35,14 @@ WINDOW_NS: Final = 300_000_000_000
 """Bounds of five minutes and of the neighbouring windows are combined: clocks that drift by 10 ppm diverge by 9 ms in
 that time."""
 
-_FINE_NS: Final = 1_000_000_000
-"""Of all bounds of two hosts in one second only the tightest is used."""
-KEPT_NS: Final = 10_000_000_000
+_FINE_NS: Final = 10_000_000_000
 """Of all bounds of two hosts in ten seconds only the tightest is kept."""
 MAX_KEPT: Final = 20_000
 """Bounds that are kept: the newest."""
 SAMPLED: Final = 8
 """Each one of so many trajectories is searched for bounds, and each step."""
+NEW_SHARE: Final = 0.125
+"""Share of the bounds that has to be new for another estimate, which takes as long as there are bounds."""
 MAX_ROOTS: Final = 32
 """Sampled trajectories that are kept of each host, for the steps that train on them."""
 
@@ -131,13 +132,13 @@ class Bounds(msgspec.Struct):
 
     @property
     def are_new(self) -> bool:
-        """Whether enough bounds were added since the last estimate for another one: it takes as long as there are bounds."""
-        return self._added > len(self._kept) // SAMPLED
+        """Whether enough bounds were added since the last estimate for another one."""
+        return self._added > NEW_SHARE * len(self._kept)
 
     def add(self, spans: Iterable[tuple[SpanRecord, str]]) -> None:
         """Add the bounds that follow from spans; as of `find_bounds`."""
         for bound in find_bounds(spans):
-            key = bound.host, bound.other, bound.time_ns // KEPT_NS
+            key = bound.host, bound.other, bound.time_ns // _FINE_NS
             known = self._kept.get(key)
             if known is None or bound.most_ns < known.most_ns:
                 self._kept[key] = bound
@@ -253,12 +254,9 @@ def describe_unknown(clocks: Mapping[str, Clock]) -> list[str]:
     unknown = sorted(host for host, clock in clocks.items() if not math.isfinite(clock.uncertainty))
     if not unknown:
         return []
-    if len(unknown) == 1:
-        whose = f"that of {unknown[0]} is from the trainer's: a step that waited for it has"
-    else:
-        names = ", ".join([*unknown[:MAX_NAMED], *(["..."] if len(unknown) > MAX_NAMED else [])])
-        whose = f"those of {len(unknown)} hosts ({names}) are from the trainer's: steps that waited for them have"
-    return [f"clocks: nothing tells how far {whose} no verdict"]
+    names = ", ".join([*unknown[:MAX_NAMED], *(["..."] if len(unknown) > MAX_NAMED else [])])
+    hosts = f"{counted(len(unknown), 'host')} ({names})"
+    return [f"clocks: the offset of {hosts} from the trainer's is not known: a step that waited for one has no verdict"]
 
 
 class Context(NamedTuple):

@@ -29,7 +29,7 @@ STEP_SHARE: Final = 0.15
 USUAL_LENGTH: Final = 1.1
 """A step that is at most this many times as long as the median of the others took no longer than usual: see `STEP_SHARE`."""
 USUAL_FLOORS: Final = 2.0
-"""In such a step one trajectory must have cost this many times the floor: in 20 trainings with planted faults the verdicts on trajectories in such
+"""In such a step one trajectory must have cost this many times the floor: in 64 trainings with planted faults the verdicts on trajectories in such
 steps were 4, of 0.28 to 0.38 s, and none was right."""
 SPREADS: Final = 4.0
 """How many median absolute deviations above the median: 2.7 standard deviations of a normal distribution, one value in 300."""

@@ -130,7 +130,7 @@ class Listing:
         """Analyse the runs that have ended and that no client has opened, the smallest first.
 
         Yields:
-            Whether a piece of one was read; it goes on for ever.
+            Whether a piece of one was read. It does not end.
         """
         while True:
             for name, (signature, row) in sorted(self._rows.items(), key=lambda item: item[1][1]["bytes"]):

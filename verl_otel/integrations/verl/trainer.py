@@ -27,7 +27,7 @@ from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
-from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.attribute_values import error_name, to_number
 from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.decorate import Steps, Wrapping, surround, surround_shortly
 from verl_otel.recording.series import counter
@@ -39,8 +39,6 @@ from verl_otel.session import alerts, current_session, run_status
 
 _logger = logging.getLogger("verl_otel")
 _STEP: Final = CallSite("step", hook=True)
-MAX_CAUSES: Final = 8
-"""Exceptions of a chain that are searched for the one that tells of a dead actor."""
 MAX_FRAMES: Final = 16
 """How many callers of a timer may lie between it and its trainer."""
 _VALIDATION: Final = CallSite("validation", hook=True)
@@ -384,8 +382,7 @@ _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 
 
-_CANCELLED: Final = "TaskCancelledError"
-"""Ray's, alone or in the name of a `RayTaskError`."""
+_CANCELLED: Final = "ray.exceptions.TaskCancelledError"
 
 
 def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any, _error: Any) -> None:
@@ -395,29 +392,19 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
     """
     (task,) = args
     error = None if task.cancelled() or task.get_name() != "generation_task" else task.exception()
-    session = current_session()
-    if error is not None and session is not None and _CANCELLED not in type(error).__name__:
+    session, name = current_session(), "" if error is None else error_name(error)
+    if error is not None and session is not None and name != _CANCELLED:
         from verl_otel.watchdog import process_reports
         from verl_otel.watchdog.reporter import Notifier  # the watchdog may be in another process
 
-        name, config = type(error).__name__, session.config
-        died = process_reports.find_actor(config.run_path, _find_dead_actor(error))
+        config, cause = session.config, getattr(error, "cause", None) or error  # Ray's, of a task in another process
+        died = process_reports.find_actor(config.run_path, str(getattr(cause, "actor_id", None) or ""))
         culprit = {} if died is None else {"instance": died.instance, "pid": died.process.pid, "host": died.host}
         whose = "" if died is None else f" of {died.instance} (pid {died.process.pid})"
         text = f"the rollouts ended by {name}{whose}; verl trains on what they left, and ends as if it had finished"
         log_lines.warn(_logger, "verl-otel: CRASH: %s", text)
         alerts.append_event(config, "crash", text, {run_state.ROLLOUTS_ENDED_BY: name, "culprit": culprit})
         Notifier(config.on_stall, config.run_id, config.run_path).send("crash", text, culprit)
-
-
-def _find_dead_actor(error: BaseException | None) -> str:
-    """Return Ray's id of the actor whose death an exception tells of; empty: it tells of none."""
-    for _ in range(MAX_CAUSES):
-        actor = getattr(error, "actor_id", None)
-        if actor or error is None:
-            return str(actor or "")
-        error = getattr(error, "cause", None) or error.__cause__
-    return ""
 
 
 HOOKS: Final = (
