@@ -100,10 +100,10 @@ export function compareView(...names) {
     drawScalars(grid, names, runs);
     return [
       heading, untitled("answer", "Answer", answerOf(compared.texts)),
-      section("differences", "Differences", dataTable("Typical step of each run", COLUMNS, rows, {
+      rows.length ? section("differences", "Differences", dataTable("Typical step of each run", COLUMNS, rows, {
         page: Math.max(8, rows.findLastIndex((row) => row.significant) + 1),
-        empty: "There are too few steps to compare.", look: (row) => (row.significant ? "" : "unsure"),
-      })),
+        look: (row) => (row.significant ? "" : "unsure"),
+      })) : "",
       section("both", "Scalars over each other", grid.element),
     ];
   }

@@ -29,8 +29,6 @@ from verl_otel.semconv.run_state import NO_END
 
 MAX_STEPS: Final = 20_000
 """Steps of one answer."""
-MAX_OPEN: Final = 50
-"""Open spans of a process."""
 MAX_KEYS: Final = 40
 """Phases, and causes of GPU time."""
 MAX_SERIES: Final = 1_000
@@ -56,9 +54,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
     explained = {key: value for key, value in to_plain(document).items() if key not in OWN}
     places = {id(step): index for index, step in enumerate(run.steps)}
     explained["events"] = explained["events"][-LISTED:]
-    explained["unfinished"] = [
-        {**process, "work": process["work"][:MAX_OPEN]} for process in explained["unfinished"][:LISTED]
-    ]
+    explained["unfinished"] = [{**process, "work": []} for process in explained["unfinished"][:LISTED]]
     described = {
         "state": run.state or NO_END,
         "explain": explained,

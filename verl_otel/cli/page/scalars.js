@@ -16,7 +16,7 @@ const GROUPS = [
   ["Entropy", /^verl\.actor\.entropy(_loss)?$/],
   ["Gradient norm", /^verl\.(actor|critic)\.grad_norm$/],
   ["Response length, tokens", /^verl\.response_length\.(mean|max)$/],
-  ["Tokens a second and GPU", /^verl\.perf\.throughput$/],
+  ["Tokens a second and device", /^verl\.perf\.throughput$/],
   ["Validation", /^verl\.(validation\.score|val-core.*)$/],
 ];
 // Those that two runs are compared by: the same without validation.
@@ -40,6 +40,7 @@ function scalarChart({ title, lines: first, band, unit = number }) {
     return [line.whose ?? scalarName(line.name), ...labels].join(" ");
   }
 
+  const valueAt = (place, index) => (columns[place][index] === null ? "–" : unit(columns[place][index]));
   const where = (index) => (bySteps ? `step ${number(xs[index])}` : `after ${seconds(xs[index])}`);
   const textOf = (line) => (shown.length > 1 ? `${nameOf(line)} ` : "");
   const view = chart({
@@ -47,9 +48,9 @@ function scalarChart({ title, lines: first, band, unit = number }) {
     class: "scalar", foot: key,
     label: bySteps ? "step" : "since the start",
     text: (index) =>
-      `${where(index)}: ${shown.map((line, place) => textOf(line) + unit(columns[place][index])).join(" · ")}`,
+      `${where(index)}: ${shown.map((line, place) => textOf(line) + valueAt(place, index)).join(" · ")}`,
     moved: (index) => values.forEach((value, place) => {
-      value.textContent = index < 0 ? "" : unit(columns[place][index]);
+      value.textContent = index < 0 ? "" : valueAt(place, index);
     }),
   });
 

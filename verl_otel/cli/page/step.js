@@ -88,7 +88,7 @@ function verdicts(step, longer) {
 }
 
 const NOT_IN_FILE = "The detail of this step is not in this file: it holds that of the most important steps.";
-const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
+const NOT_KEPT = "When it waited for what, and its trajectories, were not kept: of a long run they are kept for some steps.";
 
 // The place of a step, and its document: null where there is no such step, or a file does not hold it.
 async function findStep(name, key) {
@@ -119,13 +119,15 @@ export function stepView(name, key) {
   function detailOf(step, number, run) {
     const table = dataTable("Trajectories of the step", trajectoryColumns(hrefOf), step.trajectories,
       { page: 16, empty: "No trajectory was kept." });
+    const samples = hasSamples(run, number)
+      && samplesLink("Prompts and responses of this step", name, "training", number);
     const isPart = step.members > step.trajectories.length;
     const title = `${run.explain.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
     return make("div", { class: "pair" },
       section("waited", "Where its time went", blocks(step.blocks)),
       make("div", {},
-        section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table,
-          hasSamples(run, number) && samplesLink("Prompts and responses of this step", name, "training", number)),
+        step.trajectories.length || samples
+          ? section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table, samples) : "",
         step.devices.gpus ? section("step-device", title, shareBar(step.devices)) : ""));
   }
 

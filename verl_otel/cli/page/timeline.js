@@ -70,7 +70,7 @@ export function timeline(steps, open) {
     const words = new Set(steps.marks.values());
     const hints = [
       (words.has("held") || words.has("slow")) && "▼ slow", words.has("failed") && "■ failed",
-      heights.some((value) => value > limit * CUT) && "a gap: the column is higher than the axis",
+      heights.some((value) => value > limit * CUT) && "Gap: the column is higher than the axis",
     ];
     const hint = make("p", { class: "soft keys" }, filled(hints).join(" · "), folded);
     key.replaceChildren(legend(parts.map(([own]) => own)), hint);
@@ -88,7 +88,7 @@ export function timeline(steps, open) {
     const [from, to] = [Math.max(0, Math.ceil(min - offset)), Math.min(heights.length - 1, Math.floor(max - offset))];
     const slot = width / (max - min);
     const each = Math.max(1, Math.ceil(3 * ratio / slot));
-    folded.textContent = each > 1 ? ` · a column is the mean of ${each} steps, the line in it the longest of them` : "";
+    folded.textContent = each > 1 ? ` · Column: the mean of ${each} steps, its line the longest of them` : "";
     const y = (value) => plot.valToPos(Math.min(value, limit * CUT), "y", true);
     const gap = slot * each > 10 * ratio ? Math.min(4 * ratio, slot * 0.14) : 0;
     const wide = Math.min(96 * ratio, slot * each - gap);
