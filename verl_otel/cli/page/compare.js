@@ -32,7 +32,9 @@ function changeBar(row) {
   return make("span", { class: "change-bar", "aria-hidden": "true" }, make("i", { style }));
 }
 
-const WORDS = { step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second, all devices" };
+const WORDS = {
+  step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second, all devices",
+};
 const soft = (text) => make("span", { class: "soft" }, text);
 function nameOf({ name }) {
   if (WORDS[name]) return WORDS[name];

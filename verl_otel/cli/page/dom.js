@@ -208,7 +208,7 @@ export function numbers(title, value, write = String) {
 export const figures = (title, value, write) => numbers(title, (row) => value(row) || null, write);
 
 // A table that sorts by its heads and shows a page of rows at a time; columns that are empty in every row are left out.
-// columns: {title, about: what it is, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}
+// columns: {title, about, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}
 // look(row): the class of a row
 export function dataTable(caption, all, rows, options = {}) {
   const { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", look } = options;

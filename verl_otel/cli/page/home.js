@@ -137,7 +137,8 @@ export function homeView(query, go) {
     const focused = body.contains(document.activeElement) ? document.activeElement.id : "";
     const [title, way] = wanted.sort.split(".");
     body.replaceChildren(!rows.length ? emptyHome() : dataTable("Runs", COLUMNS, rows.filter(isShown), {
-      page: 50, sorted: title ? { title, down: way === "down" } : null, empty: "No run matches the search and the filters.",
+      page: 50, sorted: title ? { title, down: way === "down" } : null,
+      empty: "No run matches the search and the filters.",
       onsort: (by) => remember({ sort: `${by.title}.${by.down ? "down" : "up"}` }),
       look: (row) => ["", "has-finding", "needs"][row.attention],
     }));

@@ -88,7 +88,7 @@ function verdicts(step, longer) {
 }
 
 const NOT_IN_FILE = "The detail of this step is not in this file: it holds that of the most important steps.";
-const NOT_KEPT = "When it waited for what, and its trajectories, were not kept: of a long run they are kept for some steps.";
+const NOT_KEPT = "When it waited for what, and its trajectories, were not kept: of a long run they are for some steps.";
 
 // The place of a step, and its document: null where there is no such step, or a file does not hold it.
 async function findStep(name, key) {
