@@ -44,7 +44,7 @@ ENDS: Final = {
     "turn_limit": "ended at the limit of turns",
     "timeout": "ended by a time-out",
     "tool_failed": "ended by the exception of a tool",
-    "failed": "ended by another exception",
+    "failed": "ended by an exception outside of tools",
     "aborted": "ended because the engine dropped their last request",
     "cancelled": "cancelled",
 }
