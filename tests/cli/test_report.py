@@ -151,7 +151,7 @@ def test_a_failed_step_comes_first(call, story):
     folder = story.write()
     for command in ("report", "explain"):
         lines = call(command, folder).out.splitlines()
-        text = "FAILED: step 2 after 4.00 s: RuntimeError in policy_loss (loss.py:12); process 7 was killed by SIGKILL"
+        text = "FAILED: step 2 after 4.00 s: RuntimeError in policy_loss (loss.py:12) on actor-0; process 7 was killed by SIGKILL"
         assert text in lines[:5]
 
 

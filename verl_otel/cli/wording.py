@@ -212,7 +212,7 @@ def describe_length(step: Step, excess: Excess) -> str:
         usual = f" (step {number(excess.other)}: {seconds(excess.other.seconds)})"
     name = f"Step {number(step)} took {seconds(step.seconds)}"
     if step.failed:
-        name = f"Step {number(step)} {end_of(step)} after {seconds(step.seconds)}{show(name_error(step.error, step.error_line))}"
+        name = f"Step {number(step)} {end_of(step)} after {seconds(step.seconds)}{show(name_error(step.error, step.error_line, step.error_instance))}"
     if step.verdicts:
         late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
         if excess.is_measured:

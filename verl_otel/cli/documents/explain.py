@@ -208,6 +208,7 @@ class Step(Document):
     error_line: Annotated[
         str, about("FILE:LINE in FUNCTION of where it was raised, or its innermost span; empty: unknown")
     ]
+    error_instance: Annotated[str, about("process in which it was raised; empty: that of the step")]
     dead_child: Annotated[
         str, about("which child process died, where that broke a pool of processes or the pipe to one; empty: unknown")
     ]
