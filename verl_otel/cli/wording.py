@@ -285,6 +285,12 @@ def describe_persistence(persistence: explain.Persistence) -> str:
     )
 
 
+def describe_pauses(pauses: Iterable[whole_run.UsualPause]) -> Iterator[str]:
+    """Yield what pauses processes in usual steps."""
+    for pause in pauses:
+        yield f"{seconds(pause.seconds):>9} {pause.share:4.0%}  {show(pause.reason)}"
+
+
 def describe_savings(savings: Sequence[model.Saving | explain.Saving], step_seconds: float) -> Iterator[str]:
     """Yield the savings of a step, the largest first."""
     words = {
