@@ -231,7 +231,11 @@ def describe_no_cause(step: Step, excess: Excess) -> str:
         return ""
     if not excess.has_baseline:
         return f"{begin_sentence(TOO_FEW)}."
-    return "No single cause was found." if excess.is_unexplained else "Nothing delayed it noticeably."
+    if excess.is_unexplained:
+        return "No single cause was found."
+    if excess.is_longer:
+        return "No single cause was found; from twice the median on a step counts as slow."
+    return "Nothing delayed it noticeably."
 
 
 def describe_unexplained(steps: Sequence[Step]) -> str:
