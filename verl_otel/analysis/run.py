@@ -165,7 +165,7 @@ class Run:
         self.explanation: Final = explanation
         """Everything that `verl-otel explain` knows of the run."""
         self.folders: Final = reader.folders
-        self._files: Final = reader.traces
+        self._files: Final = reader.traces.files
         self._processes: Final = reader.processes()
 
     @classmethod

@@ -1,0 +1,273 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the traces of a run piece by piece, and returns each when it is whole, with the times of the trainer's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from verl_otel._internal import rotated_files
+from verl_otel.analysis.io import otlp_json, run_files
+from verl_otel.analysis.io.followed_files import ORDER_NS, FollowedFiles, Piece
+from verl_otel.analysis.io.run_files import Extent, Writers, name_host, name_instance
+from verl_otel.analysis.model import OpenSpan
+from verl_otel.analysis.traces import tree
+from verl_otel.analysis.traces.clocks import Bounds, Context, ahead_of
+from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Trace, Written
+from verl_otel.analysis.windows import find_restarts
+from verl_otel.model import AttributeValue, SpanRecord
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.run_state import DRAIN_INTERVAL
+
+AHEAD_BYTES: Final = 16 << 20
+"""Bytes of a run on several hosts that are searched for bounds on clock offsets before it is read, beside a chunk of each file."""
+_START: Final = itemgetter(SpanRecord._fields.index("start_ns"))
+_ID: Final = itemgetter(SpanRecord._fields.index("span_id"))
+_END: Final = itemgetter(SpanRecord._fields.index("end_ns"))
+
+
+class WholeTraces(msgspec.Struct, dict=True):
+    """The traces of one run. Its fields are what is saved."""
+
+    files: FollowedFiles
+    manifest: dict[str, Any]
+    """The run's manifest (``run.json``)."""
+    context: Context = Context()
+    writers: Writers = msgspec.field(default_factory=Writers)
+    problems: list[str] = []
+    """What could not be read of the run."""
+    end_ns: int = 0
+    """End of what was read."""
+    count: int = 0
+    """Spans that have ended, of the traces that were returned."""
+    opened: list[OpenSpan] = []
+    """Spans that never ended."""
+    _bounds: Bounds = msgspec.field(default_factory=Bounds)
+    """What whole traces tell of the clocks of several hosts."""
+    _sampled: bool = False
+    """Whether the beginning was searched for bounds."""
+    _unfinished: IncompleteTraces = msgspec.field(default_factory=IncompleteTraces)
+    _open_spans: dict[int, list[OpenSpan]] = {}
+    """Spans that will never end and whose traces are not complete, by trace."""
+    _awaited: dict[int, int] = {}
+    """The trace of each span that the processes last wrote as open, by its id."""
+    _ended: frozenset[int] = frozenset()
+    """Those of them that have ended since."""
+    _given_up: set[int] = msgspec.field(default_factory=set)
+    """Those of attempts that are over."""
+
+    def __post_init__(self) -> None:
+        """Begin before the first piece."""
+        self.restarts = find_restarts(self.manifest)
+        self.first_ns = 0
+        """First start of the spans that were read last; 0: there were none."""
+        self.known_ns = 0
+        """What ended up to this time is in the traces that were returned."""
+
+    # -- the files --
+
+    def look(self) -> None:
+        """Look for new files and new lines; register processes from the first and the last line of each new file.
+
+        Resources are complete in the last line.
+        """
+        by_file: dict[Path, list[Path]] = {}
+        for path in self.files.look():
+            by_file.setdefault(path.parent / rotated_files.whole_name(path), []).append(path)
+        for parts in by_file.values():
+            ends = [*run_files.find_ends(parts[0])[:1], *run_files.find_ends(parts[-1])[-1:]]
+            for process, spans in run_files.read_spans(ends, self.writers, []):
+                self.writers.note_alive(process, max((span.end_ns for span in spans), default=0))
+
+    def look_for_open(self, problems: list[str]) -> None:
+        """Look for the spans that have not ended; ``problems`` receives what cannot be read of them.
+
+        Those of an attempt that is over end with it. Of the others what is read next may contain that they have ended.
+        """
+        opened = self.read_open(problems)
+        self._awaited = {open_span.span.span_id: open_span.span.trace_id for open_span in opened}
+        for open_span in opened:
+            span = open_span.span
+            if self._is_over(open_span) and span.span_id not in self._given_up:
+                self._given_up.add(span.span_id)
+                self._open_spans.setdefault(span.trace_id, []).append(open_span)
+                self._unfinished.end(span.trace_id, self._find_end(open_span))
+
+    def read_open(self, problems: list[str]) -> list[OpenSpan]:
+        """Return the spans that had not ended when they were last written."""
+        return run_files.read_open(self.files.folders, self.writers, problems)
+
+    # -- traces --
+
+    def read(self, budget: int) -> Iterator[Trace]:
+        """Read new lines of about this many bytes; return the traces that are whole now, in the order of their ends."""
+        self._look_ahead()
+        yield from self._take(self.files.take(budget))
+        self._estimate_clocks()
+
+    def read_tails(self) -> Iterator[Trace]:
+        """Read what follows the last whole line of each file, too; return the traces that are whole now."""
+        yield from self._take(self.files.take_rest())
+
+    def take_rest(self) -> Iterator[Trace]:
+        """Return all other traces, with spans that have not ended: no more lines follow."""
+        self.first_ns = 0
+        for open_span in self.read_open([]):
+            if open_span.span.span_id not in self._ended | self._given_up:
+                self._open_spans.setdefault(open_span.span.trace_id, []).append(open_span)
+        unended = [open_span for open_spans in self._open_spans.values() for open_span in open_spans]
+        if not self.end_ns:  # no span has ended yet: the run starts with its open spans
+            starts = [self.set_clock(open_span.process, open_span.span.start_ns) for open_span in unended]
+            self.first_ns = min(starts, default=0)
+        written = [self.set_clock(open_span.process, open_span.written_ns) for open_span in unended]
+        self.end_ns = max([self.end_ns, *written])
+        yield from self._assemble(self._unfinished.take_rest())
+        yield from self._assemble((trace_id, []) for trace_id in list(self._open_spans))
+        if self._unfinished.discarded:
+            self.problems.append(
+                f"{self._unfinished.discarded} traces without an end were given up: too many are open at once"
+            )
+
+    def _take(self, piece: Piece) -> Iterator[Trace]:
+        times = self._add_spans(piece)
+        self.known_ns = piece.watermark_ns - self.context.slack_ns
+        late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
+        yield from self._assemble(self._unfinished.take_whole(self.known_ns, self._find_written(piece), late))
+        self.files.note(times)
+
+    def _add_spans(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
+        """Take the spans of a piece; return first start and last end of each part of a file, on the clock of its host."""
+        times: dict[Extent, tuple[int, int]] = {}
+        groups = list(
+            run_files.read_placed(otlp_json.read_spans, piece.extents, self.writers, self.problems)
+        )  # a writer that is not known has no clock
+        ahead = self._ahead()
+        firsts: dict[int, int] = {}
+        lasts: dict[int, int] = {}
+        ended: set[int] = set()
+        awaited = frozenset(self._awaited)
+        for extent, process, spans in groups:
+            if spans:
+                self._unfinished.add(spans, process, ahead)
+                first, last = min(map(_START, spans)), max(map(_END, spans))
+                firsts[process] = min(firsts.get(process, first), first)
+                lasts[process] = max(lasts.get(process, last), last)
+                known = times.get(extent, (first, last))
+                times[extent] = min(known[0], first), max(known[1], last)
+                self.writers.note_alive(process, last)
+                if awaited:
+                    ended.update(awaited.intersection(map(_ID, spans)))
+        self._ended = (self._ended & awaited) | ended
+        self.first_ns = min(_set_clocks(firsts, ahead), default=0)
+        self.end_ns = max([self.end_ns, *_set_clocks(lasts, ahead)])
+        return times
+
+    def _find_written(self, piece: Piece) -> int:
+        """Return until when every process has written what had ended; 0 while that is unknown.
+
+        It is found from what each host has written since: a process in which nothing ends writes nothing, so the newest
+        record of any process of its host counts.
+        """
+        if not piece.is_last or self.manifest.get(DRAIN_INTERVAL):
+            return 0
+        latest: dict[str, int] = {}
+        begin_ns = max(self.restarts, default=0)
+        for values, _, newest_ns in self.list_processes():
+            if newest_ns >= begin_ns:
+                host = name_host(values)
+                latest[host] = max(latest.get(host, 0), newest_ns)
+        written_ns = min(latest.values(), default=0) - ORDER_NS
+        return max(written_ns, piece.watermark_ns) if len(latest) == 1 else written_ns
+
+    def _assemble(self, traces: Iterable[tuple[int, list[Written]]]) -> Iterator[Trace]:
+        """Return traces as trees; open spans are part of them, and note what the traces tell of clocks."""
+        instances = [name_instance(values) for values in self.writers.resources]
+        hosts = list(map(name_host, self.writers.resources))
+        is_spread = len(set(hosts)) > 1
+        ahead = self._ahead()
+        for trace_id, written in traces:
+            if is_spread:
+                self._bounds.add_trace(written, hosts)
+            known = self._with_open(trace_id, written) if trace_id in self._open_spans else written
+            trace = tree.assemble(trace_id, known, instances, ahead)
+            self.count += trace.spans - (len(known) - len(written))
+            yield trace
+
+    def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
+        """Return the spans of a trace with its open spans, which end now, or when a killed attempt wrote them."""
+        opened = self._open_spans.pop(trace_id)
+        ended = {span.span_id for span, _ in written}
+        unended = [open_span for open_span in opened if open_span.span.span_id not in ended]
+        self.opened += unended
+        return [
+            *written,
+            *((open_span.span._replace(end_ns=self._find_end(open_span)), open_span.process) for open_span in unended),
+        ]
+
+    def _is_over(self, open_span: OpenSpan) -> bool:
+        return any(open_span.written_ns < restart for restart in self.restarts)
+
+    def _find_end(self, open_span: OpenSpan) -> int:
+        return self.set_clock(open_span.process, open_span.written_ns) if self._is_over(open_span) else self.end_ns
+
+    # -- clocks --
+
+    def set_clock(self, process: int, time_ns: int) -> int:
+        """Convert a process's timestamp to the trainer's clock."""
+        (converted,) = _set_clocks({process: time_ns}, self._ahead())
+        return converted
+
+    def list_processes(self) -> Iterator[tuple[dict[str, AttributeValue], int, int]]:
+        """Yield the attributes of each process, and the times of its first and its last record, 0: unknown."""
+        ahead = self._ahead()
+        for index, (values, *times) in enumerate(self.writers.processes()):
+            oldest_ns, newest_ns = (
+                time_ns - ahead(index, time_ns) if ahead and time_ns else time_ns for time_ns in times
+            )
+            yield values, oldest_ns, newest_ns
+
+    def _ahead(self) -> Ahead | None:
+        return ahead_of(self.writers.resources, self.context.clocks)
+
+    def _look_ahead(self) -> None:
+        """Search the beginning of a run on several hosts for bounds on the offsets of clocks."""
+        if self._sampled or not self.files.is_behind:
+            return
+        self._sampled = True
+        if len(self._list_hosts()) > 1:
+            ahead = FollowedFiles(self.files.folders, "traces")
+            ahead.look()
+            writers = Writers()
+            extents = ahead.take(AHEAD_BYTES + ahead.round_bytes).extents
+            self._bounds.add(
+                (span, name_host(writers.resources[process]))
+                for process, spans in run_files.read_spans(extents, writers, [])
+                for span in spans
+            )
+            self._estimate_clocks()
+
+    def _list_hosts(self) -> set[str]:
+        return set(map(name_host, self.writers.resources))
+
+    def _estimate_clocks(self) -> None:
+        """Estimate the clock of each host again, if there are new bounds or hosts."""
+        hosts, resources = self._list_hosts(), self.writers.resources
+        is_spread = len(hosts) > 1
+        if not is_spread or (not self._bounds.are_new and hosts <= self.context.clocks.keys()):
+            return
+        trainers = [values for values in resources if values.get(attr.ROLE) == "trainer"]
+        reference = name_host((trainers or resources)[0])
+        self.context = Context(
+            self._bounds.estimate(reference, hosts),
+            {name_instance(values): str(values.get(attr.HOST_NAME)) for values in resources},
+        )
+
+
+def _set_clocks(times_ns: Mapping[int, int], ahead: Ahead | None) -> Sequence[int]:
+    """Return a time of each process on the trainer's clock."""
+    return [time_ns - ahead(process, time_ns) if ahead else time_ns for process, time_ns in times_ns.items()]
