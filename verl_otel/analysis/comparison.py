@@ -29,9 +29,6 @@ from verl_otel.semconv.run_state import ENDED, RunState
 # -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses
 # its additional GPUs --
 
-GENERATED: Final = ("generated", "response")
-"""Types of the tokens that the model wrote; the second one in runs of earlier versions, which counted the answers of
-tools, too."""
 _Period = tuple[int, int]
 """Start, end."""
 
@@ -116,7 +113,7 @@ def _find_generated(
 ) -> float | None:
     """Return the rate of the counters of all agent loops; a process that was started again begins at 0."""
     counters = [
-        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) in GENERATED
+        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) == "generated"
     ]
     length = sum(end - begin for begin, end in periods)
     if not counters or length <= 0:

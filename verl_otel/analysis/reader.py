@@ -306,9 +306,11 @@ class RunReader(msgspec.Struct, dict=True):
         if is_own:
             self._workers = timeline.add_workers(root, self._workers)
         submitted.sort(key=lambda trajectory: (trajectory.start_ns, trajectory.trace_id))  # whatever piece they lay in
-        if timeline.consumes_submitted(root):
-            timeline.add_consumption(root, submitted)
         consumed, evicted = timeline.find_consumed(root)
+        is_derived = root.span.attributes.get(attr.STEP_LINEAGE) == timeline.SUBMITTED and not consumed
+        if is_derived:
+            timeline.add_consumption(root, submitted)
+            consumed, evicted = timeline.find_consumed(root)
         trained = attr.ERROR_TYPE not in root.span.attributes
         found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
         filtered = {one: self._waiting[one] for one in evicted if one in self._waiting}
@@ -316,7 +318,7 @@ class RunReader(msgspec.Struct, dict=True):
         built = steps.build(root, found, filtered, submitted, attempt, self.traces.context)
         self._slowest.replace((*built.members, *built.others))
         path, savings = self._find_blocked(built)
-        if not built.members and timeline.consumes_submitted(root):
+        if is_derived and not consumed:
             path = timeline.mark_unlinked(path, self._waiting.values())
         verdicts = self._judge.judge(built.step, built.findings)
         step = built.step._replace(

@@ -257,7 +257,7 @@ class Run:
         for _, span in self.spans():
             if span.name == CONSUME and numbers.get(span.trace_id) is not None:
                 for link in span.links:
-                    if link.attributes.get(attr.LINK_TYPE, "consumed") == "consumed":
+                    if link.attributes.get(attr.LINK_TYPE) == "consumed":
                         trained[link.trace_id] = numbers[span.trace_id]
                     else:
                         removed.add(link.trace_id)

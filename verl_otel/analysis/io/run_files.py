@@ -314,7 +314,6 @@ SUPERSEDED: Final = "superseded"
 SAME_NS: Final = 60 * 10**9
 """Time between two reports of one event: monitors of several nodes find it one after the other, and a launcher ends
 ranks 30 s after the first."""
-_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
@@ -334,7 +333,7 @@ def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ..
                 if line is None:
                     raise safe_files.DamagedError("too long")
                 events.append(_read_line(line))
-            except _UNREADABLE as error:
+            except otlp_json.UNREADABLE as error:
                 if (line is None or line.strip()) and len(problems) < MAX_PROBLEMS:
                     problems.append(f"{NAME} line {number} cannot be read ({type(error).__name__}); the rest was used")
     events.sort(key=lambda event: event.time_ns)

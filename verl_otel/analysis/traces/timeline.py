@@ -38,8 +38,8 @@ _new: Final = tuple.__new__
 def build_trajectory(root: Node, orphans: Iterable[Node] = (), path: tuple[Segment, ...] = ()) -> Trajectory:
     """Return a trajectory without its parts.
 
-    Without a score of its own it has that of its last reward. Without a count of what the model wrote, as in runs of
-    earlier versions, it wrote the whole response.
+    Without a score of its own it has that of its last reward. Where it is not recorded which tokens of the response the
+    model wrote, it wrote all of them.
 
     Args:
         root: Its root span with all below it.
@@ -171,7 +171,7 @@ def find_consumed(root: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for node in walk(root):
         if node.span.name == CONSUME:
             for link in node.span.links:
-                linked.setdefault(link.attributes.get(attr.LINK_TYPE, "consumed"), {})[link.trace_id] = None
+                linked.setdefault(link.attributes.get(attr.LINK_TYPE), {})[link.trace_id] = None
     taken, evicted = linked["consumed"], linked["evicted"]
     filtered = tuple(trace_id for trace_id in evicted if trace_id in taken)
     return tuple(trace_id for trace_id in taken if trace_id not in evicted), filtered
@@ -199,11 +199,6 @@ _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
 def is_open_step(root: Node) -> bool:
     """Return whether a root is a step that has not ended."""
     return root.span.name == STEP and attr.OPEN_AGE in root.span.attributes
-
-
-def consumes_submitted(root: Node) -> bool:
-    """Return whether a step trains on the trajectories that it submitted: it is of an own loop, and recorded no consumption."""
-    return root.span.attributes.get(attr.STEP_LINEAGE) == SUBMITTED and not find_consumed(root)[0]
 
 
 def is_submitted(root: Node, trajectory: Trajectory) -> bool:
@@ -243,7 +238,7 @@ def add_consumption(root: Node, trajectories: Iterable[Trajectory]) -> None:
     """Add to the tree of a step the consumption of the trajectories that it submitted, at the innermost phases that contain them.
 
     Args:
-        root: The root of a step for which `consumes_submitted` is true.
+        root: The root of a step of an own loop that recorded no consumption.
         trajectories: The trajectories for which `is_submitted` is true.
     """
     limit = root.span.end_ns + TOLERANCE_NS
