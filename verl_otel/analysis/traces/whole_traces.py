@@ -1,11 +1,17 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the traces of a run piece by piece, and returns each when it is whole, with the times of the trainer's clock."""
+"""Reads the traces of a run piece by piece, and returns each when it is whole, as a tree, with the times of the trainer's clock.
+
+A trace is whole when its root has been read and no more spans of it can follow: every process writes spans within a second,
+`tree.LATE_NS` allows for more where nothing shows that it has. Traces that never get a root, because a process was killed or a file is missing, are
+released at the end, or earlier when they hold too many spans.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,19 +22,90 @@ from verl_otel.analysis.io import otlp_json, run_files
 from verl_otel.analysis.io.followed_files import ORDER_NS, FollowedFiles, Piece
 from verl_otel.analysis.io.run_files import Extent, Writers, name_host, name_instance
 from verl_otel.analysis.model import OpenSpan
-from verl_otel.analysis.traces import tree
 from verl_otel.analysis.traces.clocks import Bounds, Context, ahead_of
-from verl_otel.analysis.traces.tree import Ahead, IncompleteTraces, Trace, Written
+from verl_otel.analysis.traces.tree import Ahead, Node, Trace, Written
 from verl_otel.analysis.windows import find_restarts
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.run_state import DRAIN_INTERVAL
+from verl_otel.semconv.spans import CLIENT
 
 AHEAD_BYTES: Final = 16 << 20
 """Bytes of a run on several hosts that are searched for bounds on clock offsets before it is read, beside a chunk of each file."""
 _START: Final = itemgetter(SpanRecord._fields.index("start_ns"))
 _ID: Final = itemgetter(SpanRecord._fields.index("span_id"))
 _END: Final = itemgetter(SpanRecord._fields.index("end_ns"))
+
+
+# -- Traces of which spans are missing --
+
+MAX_UNFINISHED: Final = 500_000
+"""Maximum number of spans of incomplete traces, about a gigabyte. The oldest traces are released first."""
+
+
+@dataclass
+class IncompleteTraces:
+    """The spans of incomplete traces, in bounded memory."""
+
+    _limit: int = MAX_UNFINISHED
+    _spans: dict[int, list[Written]] = field(default_factory=dict)
+    _root_ends: dict[int, int] = field(default_factory=dict)
+    _count: int = 0
+    discarded: int = 0
+    """Number of traces that were released early to stay within the limit."""
+
+    def add(self, spans: Sequence[SpanRecord], process: int, offset_of: Ahead | None = None) -> None:
+        """Add spans of a process; ``offset_of`` as of `assemble`."""
+        waiting = self._spans
+        for span in spans:
+            trace_id = span.trace_id
+            if trace_id in waiting:
+                waiting[trace_id].append((span, process))
+            else:
+                waiting[trace_id] = [(span, process)]
+            if not span.parent_id:
+                self.end(trace_id, span.end_ns - (offset_of(process, span.end_ns) if offset_of else 0))
+        self._count += len(spans)
+
+    def end(self, trace_id: int, time_ns: int) -> None:
+        """Note that no span of a trace follows that ends after a time, although its root has not ended."""
+        self._spans.setdefault(trace_id, [])
+        self._root_ends[trace_id] = max(time_ns, self._root_ends.get(trace_id, 0))
+
+    def take_whole(
+        self, known_ns: int, written_ns: int = 0, awaited: Container[int] = ()
+    ) -> Iterator[tuple[int, list[Written]]]:
+        """Return the traces that are whole in the order of their ends, and the oldest ones beyond the limit.
+
+        Args:
+            known_ns: What ended up to this time is known, however late it was written.
+            written_ns: What ended up to this time was written by every process that is not late.
+            awaited: Traces with a span that a process has not ended yet. They, and what ended after them, wait until ``known_ns``.
+        """
+        ends = self._root_ends
+        written_ns = min([written_ns, *(end - 1 for trace_id, end in ends.items() if trace_id in awaited)])
+        limit_ns = max(known_ns, written_ns)
+        whole = sorted((end, trace_id) for trace_id, end in ends.items() if end <= limit_ns)
+        for _, trace_id in whole:
+            yield trace_id, self._take(trace_id)
+        while self._count > self._limit:
+            trace_id = next(iter(self._spans))
+            self.discarded += 1
+            yield trace_id, self._take(trace_id)
+
+    def take_rest(self) -> Iterator[tuple[int, list[Written]]]:
+        """Return all remaining traces in the order of the ends of their roots; traces without a root come last."""
+        for trace_id in sorted(self._spans, key=lambda trace_id: self._root_ends.get(trace_id, 1 << 64)):
+            yield trace_id, self._take(trace_id)
+
+    def _take(self, trace_id: int) -> list[Written]:
+        self._root_ends.pop(trace_id, None)
+        spans = self._spans.pop(trace_id)
+        self._count -= len(spans)
+        return spans
+
+
+# -- Traces as they become whole --
 
 
 class WholeTraces(msgspec.Struct, dict=True):
@@ -194,7 +271,7 @@ class WholeTraces(msgspec.Struct, dict=True):
             if is_spread:
                 self._bounds.add_trace(written, hosts)
             known = self._with_open(trace_id, written) if trace_id in self._open_spans else written
-            trace = tree.assemble(trace_id, known, instances, ahead)
+            trace = assemble(trace_id, known, instances, ahead)
             self.count += trace.spans - (len(known) - len(written))
             yield trace
 
@@ -271,3 +348,72 @@ class WholeTraces(msgspec.Struct, dict=True):
 def _set_clocks(times_ns: Mapping[int, int], ahead: Ahead | None) -> Sequence[int]:
     """Return a time of each process on the trainer's clock."""
     return [time_ns - ahead(process, time_ns) if ahead else time_ns for process, time_ns in times_ns.items()]
+
+
+# -- The tree of one trace --
+
+_start: Final = attrgetter("span.start_ns", "span.span_id")
+
+
+def assemble(
+    trace_id: int,
+    written: Sequence[Written],
+    instances: Sequence[str],
+    offset_of: Callable[[int, int], int] | None = None,
+) -> Trace:
+    """Return the tree of one trace. Repeated spans count once; spans that end before they start have no length.
+
+    Args:
+        trace_id: Its id.
+        written: Its spans, in any order.
+        instances: Name of each process.
+        offset_of: Offset of the clock of a process from the trainer's at a time, in nanoseconds; None: no offsets.
+    """
+    nodes: dict[int, Node] = {}
+    for span, process in written:
+        kept = span if offset_of is None else _shift(span, offset_of(process, span.start_ns))
+        if kept.end_ns < kept.start_ns:
+            kept = kept._replace(end_ns=kept.start_ns)
+        nodes.setdefault(kept.span_id, Node(kept, instances[process], process, []))
+    roots: list[Node] = []
+    calls: list[Node] = []
+    for node in nodes.values():
+        span = node.span
+        if span.kind == CLIENT:
+            calls.append(node)
+        parent = nodes.get(span.parent_id)
+        if parent is None or parent is node:
+            roots.append(node)
+        else:
+            parent.children.append(node)
+    for node in nodes.values():
+        if len(node.children) > 1:
+            node.children.sort(key=_start)
+    if len(roots) != 1:
+        roots = _reachable(roots, nodes)
+    return Trace(trace_id, tuple(roots), len(nodes), tuple(calls))
+
+
+def _shift(span: SpanRecord, ahead: int) -> SpanRecord:
+    return span._replace(start_ns=span.start_ns - ahead, end_ns=span.end_ns - ahead) if ahead else span
+
+
+def _reachable(roots: list[Node], nodes: dict[int, Node]) -> list[Node]:
+    """Return the roots and, where damaged ids form cycles, one span of each cycle, which is cut there."""
+    seen: set[int] = set()
+
+    def follow(node: Node) -> None:
+        waiting = [node]
+        while waiting:
+            current = waiting.pop()
+            seen.add(current.span.span_id)
+            current.children[:] = [child for child in current.children if child.span.span_id not in seen]
+            waiting += current.children
+
+    for root in roots:
+        follow(root)
+    for node in nodes.values():
+        if node.span.span_id not in seen:
+            roots.append(node)
+            follow(node)
+    return sorted(roots, key=_start)
