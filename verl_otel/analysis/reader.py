@@ -214,7 +214,7 @@ class RunReader(msgspec.Struct, dict=True):
         """Complete the last steps of a run that was read to its end. Lines without an end are read, too."""
         if not self.is_finished:
             self._add_scalars(self._metrics.take_rest().extents)
-            self._add_traces(self.traces.read_tails())
+            self._add_traces(self.traces.read(None))
             self._add_traces(self.traces.take_rest())
             for trajectory in self._waiting.values():
                 self._discard(trajectory)
@@ -623,32 +623,30 @@ def read(
     was_on = gc.isenabled()
     gc.disable()  # nothing here creates cycles, and searching for them takes a third of the time
     try:
-        run = resume(places) or begin(places)
-        explanation = _read_rest(run, asked, progress, keep_after)
-        if {step.number for step in explanation.steps if not step.path} & asked:
-            run = begin(places)
-            explanation = _read_rest(run, asked, progress, keep_after)
-        return explanation, run
+        run = resume(places)
+        while True:
+            is_whole = run is None
+            run = run or begin(places)
+            started = time.monotonic()
+            run.ask(asked)
+            run.look()
+            while run.is_behind:
+                run.read(PIECE_BYTES)
+                if progress is not None:
+                    progress(*run.progress())
+            if time.monotonic() - started >= keep_after:
+                saved_state.save(run.folders, COMMAND, run)
+            run.finish()
+            explanation = run.explain()
+            if is_whole or not asked & {step.number for step in explanation.steps if not step.path}:
+                return explanation, run
+            run = None  # the detail of these steps was given up before it was asked for
     finally:
         if was_on:
             gc.freeze()
             # Moves all new objects to the oldest generation: the next collection does not scan a million of them.
             gc.unfreeze()
             gc.enable()
-
-
-def _read_rest(run: RunReader, asked: frozenset[int], progress: Progress | None, keep_after: float) -> Explanation:
-    begin = time.monotonic()
-    run.ask(asked)
-    run.look()
-    while run.is_behind:
-        run.read(PIECE_BYTES)
-        if progress is not None:
-            progress(*run.progress())
-    if time.monotonic() - begin >= keep_after:
-        saved_state.save(run.folders, COMMAND, run)
-    run.finish()
-    return run.explain()
 
 
 def begin(

@@ -181,15 +181,20 @@ class WholeTraces(msgspec.Struct, dict=True):
 
     # -- traces --
 
-    def read(self, budget: int) -> Iterator[Trace]:
-        """Read new lines of about this many bytes; return the traces that are whole now, in the order of their ends."""
-        self._look_ahead()
-        yield from self._take(self.files.take(budget))
-        self._estimate_clocks()
+    def read(self, budget: int | None) -> Iterator[Trace]:
+        """Read new lines of about this many bytes; yield the traces that are whole now, in the order of their ends.
 
-    def read_tails(self) -> Iterator[Trace]:
-        """Read what follows the last whole line of each file, too; return the traces that are whole now."""
-        yield from self._take(self.files.take_rest())
+        Args:
+            budget: None: what follows the last whole line of each file, when no more lines come.
+        """
+        self._look_ahead()
+        piece = self.files.take_rest() if budget is None else self.files.take(budget)
+        times = self._add_spans(piece)
+        self.known_ns = piece.watermark_ns - self.context.slack_ns
+        late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
+        yield from self._assemble(self._unfinished.take_whole(self.known_ns, self._find_written(piece), late))
+        self.files.note(times)
+        self._estimate_clocks()
 
     def take_rest(self) -> Iterator[Trace]:
         """Return all other traces, with spans that have not ended: no more lines follow."""
@@ -209,13 +214,6 @@ class WholeTraces(msgspec.Struct, dict=True):
             self.problems.append(
                 f"{self._unfinished.discarded} traces without an end were given up: too many are open at once"
             )
-
-    def _take(self, piece: Piece) -> Iterator[Trace]:
-        times = self._add_spans(piece)
-        self.known_ns = piece.watermark_ns - self.context.slack_ns
-        late = {trace_id for span_id, trace_id in self._awaited.items() if span_id not in self._ended}
-        yield from self._assemble(self._unfinished.take_whole(self.known_ns, self._find_written(piece), late))
-        self.files.note(times)
 
     def _add_spans(self, piece: Piece) -> dict[Extent, tuple[int, int]]:
         """Take the spans of a piece; return first start and last end of each part of a file, on the clock of its host."""
