@@ -29,6 +29,8 @@ from verl_otel.semconv.run_state import ENDED, RunState
 # -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses
 # its additional GPUs --
 
+GENERATED: Final = ("generated", "response")
+"""Types of the tokens that the model wrote; the second one in the recorded runs of the demo, with the answers of tools."""
 _Period = tuple[int, int]
 """Start, end."""
 
@@ -113,7 +115,7 @@ def _find_generated(
 ) -> float | None:
     """Return the rate of the counters of all agent loops; a process that was started again begins at 0."""
     counters = [
-        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) == "generated"
+        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) in GENERATED
     ]
     length = sum(end - begin for begin, end in periods)
     if not counters or length <= 0:
