@@ -274,6 +274,12 @@ def list_attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
 
 
+def read_count(manifest: Mapping[str, Any], key: str) -> int:
+    """Return a number of verl's configuration, which a manifest may have as a text; 0: it has none."""
+    value = str(manifest.get(key))
+    return int(value) if value.isdecimal() else 0
+
+
 class _Damage:
     """Describes the first damaged lines."""
 
