@@ -65,7 +65,7 @@ def build(
         context: The clocks of the run.
     """
     span, number = root.span, read_whole(root.span.attributes.get(attr.STEP_NUMBER))
-    error, (line, dead_child) = _find_error(span), _find_raised(root)
+    error, (line, instance, dead_child) = _find_error(span), _find_raised(root)
     found = {trace_id: member for trace_id, member in trained.items() if member is not None}
     members = tuple(one if number in (None, one.step) else one._replace(step=number) for one in found.values())
     others = {one.trace_id: one for one in (*submitted, *filtered.values()) if one.trace_id not in found}
@@ -113,6 +113,7 @@ def build(
         failures=_find_failures({one.trace_id: one for one in (*members, *submitted)}.values()),
         short_ranks=tuple(_find_short_ranks(root)),
         error_line=line,
+        error_instance=instance,
         dead_child=dead_child,
     )
     return BuiltStep(step, members, named, judge.examine(step, root, tuple(awaited.values())))
@@ -189,8 +190,8 @@ def _find_error(step: SpanRecord) -> str:
     return CANCELLED if is_cancelled else ""
 
 
-def _find_raised(root: Node) -> tuple[str, str]:
-    """Return where the exception of a step was raised, and which child died; empty: unknown.
+def _find_raised(root: Node) -> tuple[str, str, str]:
+    """Return where the exception of a step was raised, in which other process than that of the step, and which child died; empty: unknown.
 
     Where is the line of the innermost span that it left, or else the name of that span.
     """
@@ -202,7 +203,8 @@ def _find_raised(root: Node) -> tuple[str, str]:
         dead_child = str(left.span.attributes.get(attr.ERROR_CHILD, dead_child))
         failed = [child for child in left.children if child.span.attributes.get(attr.ERROR_TYPE) == error]
         left = max(failed, key=lambda child: child.span.end_ns, default=None)
-    return line or ("" if inner is root else inner.span.name), dead_child
+    instance = "" if inner.instance == root.instance else inner.instance
+    return line or ("" if inner is root else inner.span.name), instance, dead_child
 
 
 # -- One step of what two ranks recorded --
