@@ -128,12 +128,15 @@ def explain(
 
 def open_run(named: Sequence[Path], command: str, *, steps: frozenset[int] | None = None) -> Run:
     """Read a run, with progress on a terminal. Arguments and errors are those of `explain`."""
-    folders = find_places(named, command)
-    missing = next((folder for folder in folders if not holds_run(folder)), None)
-    if missing is not None:
-        raise FileNotFoundError(run_folders.describe(missing, command))
-    with Meter(sys.stderr) as meter:
-        return Run(*reader.read(folders, steps=steps, progress=meter.show))
+    folders = [find_folder(path, command) for path in named] or [find_newest()]
+    try:
+        with Meter(sys.stderr) as meter:
+            return Run(*reader.read(folders, steps=steps, progress=meter.show))
+    except FileNotFoundError:
+        missing = next((folder for folder in folders if not holds_run(folder)), None)
+        if missing is None:
+            raise
+        raise FileNotFoundError(run_folders.describe(missing, command)) from None
 
 
 def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: frozenset[int] | None = None) -> Explanation:
