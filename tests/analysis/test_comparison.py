@@ -295,7 +295,7 @@ def test_a_gpu_that_two_processes_read_is_one():
 
 @pytest.mark.parametrize("written", ["generated", "response"])
 def test_rollout_tokens_are_the_growth_of_all_counters(written):
-    """From 0 s to 50 s: in proportion between two points; prompts and answers of tools are not counted. Earlier versions counted responses."""
+    """From 0 s to 50 s: in proportion between two points; prompts and answers of tools are not counted. The demo's runs count responses."""
     used = measure(
         measured_run(
             tokens("agent_loop-0", {-10: 100.0, 10: 300.0, 50: 1300.0, 70: 9000.0}, written),

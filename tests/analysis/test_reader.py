@@ -38,7 +38,7 @@ def read_all(live):
     live.look()
     while live.is_behind:
         live.read()
-    live.traces._grown_at -= 3600
+    live.traces.files._grown_at -= 3600
     live.read()
 
 
@@ -154,9 +154,9 @@ def test_a_step_is_known_two_seconds_after_its_end(tmp_path, monkeypatch):
         story.manifest(**facts)
         live = reader.begin([story.write()])
         live.look()
-        live.traces._grown_at = 0.0
+        live.traces.files._grown_at = 0.0
         live.read()
-        return live._aggregator.step_count
+        return live.step_count
 
     assert [count(f"a{end}", end) for end in (11.9, 12)] == [0, 1]
     assert [count(f"b{end}", end, is_open=True) for end in (12, 16.9, 17)] == [0, 0, 1]

@@ -11,7 +11,7 @@ import verl_otel
 from tests.builders import stories, texts
 from verl_otel.analysis import findings, reader
 from verl_otel.analysis.io import followed_files
-from verl_otel.analysis.traces import clocks
+from verl_otel.analysis.traces import clocks, whole_traces
 from verl_otel.cli import headlines
 
 
@@ -217,7 +217,7 @@ def test_a_host_that_joins_late_has_a_clock(monkeypatch, story):
         if number > 4:
             call = trainer.span("verl.call update", number + 0.1, number + 0.8, root, kind=3)
             late.span("verl.worker A.update", number + 0.2 + ahead, number + 0.7 + ahead, call, kind=2)
-    monkeypatch.setattr(reader, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(whole_traces, "AHEAD_BYTES", 1)
     monkeypatch.setattr(reader, "PIECE_BYTES", 1)
     monkeypatch.setattr(followed_files, "CHUNK_BYTES", 1)
     run = explain(story.write())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.builders.traces_object import traces_object
 from verl_otel.analysis.io import run_files
-from verl_otel.analysis.traces import tree
+from verl_otel.analysis.traces.whole_traces import assemble
 from verl_otel.exporting import files
 from verl_otel.model import Instrument, LinkRecord, Point, Resource, Scope, SpanRecord
 from verl_otel.semconv.spans import CLIENT, SERVER
@@ -199,4 +199,4 @@ def traces_of(folder):
             for span in spans:
                 by_trace.setdefault(span.trace_id, []).append((span, process))
     instances = [str(values["service.instance.id"]).rpartition("/")[2] for values in writers.resources]
-    return {trace_id: tree.assemble(trace_id, written, instances) for trace_id, written in by_trace.items()}
+    return {trace_id: assemble(trace_id, written, instances) for trace_id, written in by_trace.items()}

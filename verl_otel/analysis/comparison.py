@@ -19,6 +19,7 @@ from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
 from verl_otel.analysis.document import Document, about
 from verl_otel.analysis.findings import Held, sum_held
+from verl_otel.analysis.io.run_files import read_count
 from verl_otel.analysis.model import Explanation, Series, Step, sum_causes, sum_states
 from verl_otel.analysis.step_lengths import find_firsts
 from verl_otel.semconv import attributes as attr
@@ -30,8 +31,7 @@ from verl_otel.semconv.run_state import ENDED, RunState
 # its additional GPUs --
 
 GENERATED: Final = ("generated", "response")
-"""Types of the tokens that the model wrote; the second one in runs of earlier versions, which counted the answers of
-tools, too."""
+"""Types of the tokens that the model wrote; the second one in the recorded runs of the demo, with the answers of tools."""
 _Period = tuple[int, int]
 """Start, end."""
 
@@ -91,8 +91,7 @@ def _find_share(a: float | None, b: float | None, more: float) -> float | None:
 
 def _count_gpus(run: Explanation, steps: Sequence[Step]) -> int | None:
     """Return the configured number of GPUs, or that of the devices of a step if more: an own loop configures none."""
-    parts = [run.manifest.get(key) for key in (attr.NODES, attr.GPUS, attr.GPUS_TOTAL)]
-    nodes, gpus, total = (int(part) if isinstance(part, (str, int)) and str(part).isdecimal() else 0 for part in parts)
+    nodes, gpus, total = (read_count(run.manifest, key) for key in (attr.NODES, attr.GPUS, attr.GPUS_TOTAL))
     configured = max(nodes * gpus, total)
     return max(configured, *(sum(device.gpus for device in step.devices) for step in steps), 0) or None
 

@@ -346,6 +346,12 @@ class Step(NamedTuple):
     is_shared: bool = False
     """Whether another rank of a distributed loop took as long in the same phase, so that none is known to be the one that others waited for."""
 
+    def slim(self) -> Step:
+        """Return it without its large fields, to be judged again beside later steps."""
+        return self._replace(
+            path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
+        )
+
     @property
     def longest_phase(self) -> Phase | None:
         """The phase in which the trainer was longest; None: there is none."""

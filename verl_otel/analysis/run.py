@@ -165,7 +165,7 @@ class Run:
         self.explanation: Final = explanation
         """Everything that `verl-otel explain` knows of the run."""
         self.folders: Final = reader.folders
-        self._files: Final = reader.traces
+        self._files: Final = reader.traces.files
         self._processes: Final = reader.processes(reader.open_spans())
 
     @classmethod
@@ -257,7 +257,7 @@ class Run:
         for _, span in self.spans():
             if span.name == CONSUME and numbers.get(span.trace_id) is not None:
                 for link in span.links:
-                    if link.attributes.get(attr.LINK_TYPE, "consumed") == "consumed":
+                    if link.attributes.get(attr.LINK_TYPE) == "consumed":
                         trained[link.trace_id] = numbers[span.trace_id]
                     else:
                         removed.add(link.trace_id)

@@ -16,7 +16,7 @@ import msgspec
 
 from verl_otel.analysis.io.run_files import list_attempts
 from verl_otel.analysis.model import Trajectory
-from verl_otel.analysis.steps import JudgedStep, join
+from verl_otel.analysis.steps import Draft, join
 from verl_otel.analysis.traces.tree import Node, walk
 
 MAX_HELD: Final = 50_000
@@ -53,7 +53,7 @@ class Window(NamedTuple):
 
     begin_ns: int
     end_ns: int
-    draft: JudgedStep | None
+    draft: Draft | None
     """The step that starts with it; None before the first step."""
     roots: tuple[Node, ...]
     """Roots of traces that are no trajectories."""
@@ -109,7 +109,7 @@ class Windows(msgspec.Struct):
     """Start of the attempt whose first window has not begun; 0: it has."""
     begin_ns: int | None = None
     """Start of the next window; None: there are no spans yet."""
-    _drafts: list[JudgedStep] = []
+    _drafts: list[Draft] = []
     _is_before: bool = True
     """True until the window of the first step starts."""
     _roots: _IntervalQueue[Node] = msgspec.field(default_factory=_IntervalQueue)
@@ -131,18 +131,18 @@ class Windows(msgspec.Struct):
         """Add a trajectory."""
         self._trajectories.add(trajectory.start_ns, trajectory.end_ns, trajectory)
 
-    def add_step(self, draft: JudgedStep) -> None:
+    def add_step(self, draft: Draft) -> None:
         """Add a step; steps come in the order of their ends."""
         self._drafts.append(draft)
 
-    def merge_step(self, draft: JudgedStep) -> None:
+    def merge_step(self, draft: Draft) -> None:
         """Merge what another rank of a distributed loop has recorded of a step, unless its window is closed."""
         for index, known in enumerate(self._drafts):
             if (known.step.attempt, known.step.number) == (draft.step.attempt, draft.step.number):
                 self._drafts[index] = join(known, draft)
                 return
 
-    def drafts(self) -> tuple[JudgedStep, ...]:
+    def drafts(self) -> tuple[Draft, ...]:
         """Return the steps whose windows are not complete."""
         return tuple(self._drafts)
 

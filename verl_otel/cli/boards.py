@@ -4,7 +4,7 @@
 
 The boards are classic JSON, which Grafana 10 to 13 import manually or by provisioning.
 
-Exit code: 0 written, 2 a file would be replaced, or the folder cannot be written; then nothing was.
+Exit code: 0 written, 2 a file would be replaced (then nothing was written), or the folder cannot be written.
 
 Examples:
   verl-otel boards export grafana

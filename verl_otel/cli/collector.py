@@ -5,7 +5,7 @@
 Configurations for one machine, for agents and gateways, overlays, a prometheus.yml, a compose.yaml, deployments, and the Go modules from which the programs are
 built. README.md in the folder describes each file.
 
-Exit code: 0 written, 2 a file would be replaced, or the folder cannot be written; then nothing was.
+Exit code: 0 written, 2 a file would be replaced (then nothing was written), or the folder cannot be written.
 
 Examples:
   verl-otel collector export otel

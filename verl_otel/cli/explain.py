@@ -43,6 +43,7 @@ from verl_otel.cli.formatting import (
     DOCUMENTS,
     VERDICT_LINES,
     WIDTH,
+    cut,
     end_of,
     number,
     orphans,
@@ -432,14 +433,7 @@ _COMMANDS: Final = 3
 
 def render_brief(document: Explain) -> str:
     """Return at most `BRIEF_LINES` lines of at most `MAX_LINE` characters."""
-    lines = [show(line, MAX_LINE) for line in _lines(document)]
-    if len(lines) > BRIEF_LINES:
-        left = len(lines) - BRIEF_LINES + 1
-        lines = [
-            *lines[: BRIEF_LINES - 1],
-            f"and {counted(left, 'more line')}: verl-otel explain --json has everything",
-        ]
-    return "\n".join(lines)
+    return "\n".join(cut((show(line, MAX_LINE) for line in _lines(document)), BRIEF_LINES))
 
 
 def _lines(document: Explain) -> Iterator[str]:

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel._internal.printable import counted, seconds, show
@@ -84,6 +84,14 @@ def print_text(text: str) -> None:
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
         print("\n".join(wrap(line, columns, rest=f"{indent}  ")) if len(line) > columns else line)
+
+
+def cut(lines: Iterable[str], most: int) -> list[str]:
+    """Return at most this many lines of an explanation; the last one says how many are left out."""
+    kept = list(lines)
+    left = len(kept) - most + 1
+    rest = f"and {counted(left, 'more line')}: verl-otel explain --json has everything"
+    return [*kept[: most - 1], rest] if left > 1 else kept
 
 
 def age(value: float) -> str:

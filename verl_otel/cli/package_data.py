@@ -8,8 +8,6 @@ In a wheel they are in ``verl_otel/_data``, in a checkout in the folders next to
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,7 +77,7 @@ def export(
     *,
     force: bool = False,
 ) -> list[Path]:
-    """Copy files into a folder, all or none.
+    """Copy files into a folder; none if one of them would be replaced.
 
     Args:
         source: The folder of the files.
@@ -107,41 +105,12 @@ def export(
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise VerlOtelError(f"{target / taken[0]}{more} would be replaced, and differs: --force does it")
     try:
-        _write({target / name: sources[name] for name in changed})
+        for name in changed:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(sources[name], target / name)
     except OSError as error:
         raise VerlOtelError(f"{error.filename or target} cannot be written: {error.strerror}") from None
     return changed
-
-
-def _write(sources: Mapping[Path, Path]) -> None:
-    """Write all files under temporary names, then rename all of them: errors (no space, no permission) occur before the first rename."""
-    written: dict[Path, Path] = {}
-    created: list[Path] = []
-    try:
-        for name, source in sources.items():
-            created += _make_folders(name.parent)
-            place = name.resolve()  # a link stays one
-            beside = place.with_name(f".{place.name}.{os.getpid()}")
-            written[beside] = place
-            shutil.copyfile(source, beside)
-            if place.exists():
-                shutil.copymode(place, beside)
-        for beside, place in written.items():
-            beside.replace(place)
-    except OSError:
-        for beside in written:
-            beside.unlink(missing_ok=True)
-        for folder in reversed(created):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-        raise
-
-
-def _make_folders(folder: Path) -> list[Path]:
-    """Create a folder and its parents; return the new ones, the topmost first."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()][::-1]
-    folder.mkdir(parents=True, exist_ok=True)
-    return missing
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -110,7 +110,7 @@ def find_places(named: Sequence[Path], command: str, *, files: bool = False) -> 
 def explain(
     named: Sequence[Path], command: str, *, steps: frozenset[int] | None = None, otlp: Sequence[Path] = ()
 ) -> Explanation:
-    """Read a run as `open_run` does, and explain it.
+    """Explain a run, or what Collectors have of one.
 
     Args:
         named: Folder or id of the run; several for several nodes; none: the newest run.

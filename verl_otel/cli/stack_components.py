@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from verl_otel._internal import safe_files
@@ -221,13 +220,12 @@ def make_tempo(program: Path, plan: Plan) -> StackProcess:
     return StackProcess("Tempo", command, environ, f"{plan.url('tempo')}/ready", plan.data / "tempo.log")
 
 
-def make_grafana(home: Path, plan: Plan, more: Mapping[str, str] = MappingProxyType({})) -> StackProcess:
+def make_grafana(home: Path, plan: Plan) -> StackProcess:
     """Return Grafana, with the boards that come with verl-otel: for viewers, unless the environment has an administrator's password.
 
     Args:
         home: The folder of Grafana.
         plan: The shared configuration.
-        more: Additional settings (`GF_*`).
 
     Raises:
         VerlOtelError: The folder contains no Grafana.
@@ -257,7 +255,6 @@ def make_grafana(home: Path, plan: Plan, more: Mapping[str, str] = MappingProxyT
         "PROMETHEUS_URL": plan.url("prometheus"),
         "TEMPO_URL": plan.url("tempo"),
         "VERL_OTEL_BOARDS": str(boards / "generated"),
-        **more,
     }
     words = [str(program), "server"] if program.name == "grafana" else [str(program)]
     command = [*words, "--homepath", str(home)]

@@ -25,7 +25,7 @@ from verl_otel.cli.documents.explain_log import (
     list_next,
     make_explain_log,
 )
-from verl_otel.cli.formatting import BRIEF_LINES, SENTENCE, VERDICT_LINES, WIDTH, align, number, print_json, wrap
+from verl_otel.cli.formatting import BRIEF_LINES, SENTENCE, VERDICT_LINES, WIDTH, align, cut, number, print_json, wrap
 from verl_otel.cli.learning import MAX_KEY, choose_signals, describe_learning, figure
 from verl_otel.cli.run_folders import is_run
 from verl_otel.health import signals
@@ -80,15 +80,9 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
     document = make_explain_log(log, learning, chosen)
     if arguments.json:
         print_json(document)
-        return int(findings.has_any(arguments.fail_if, log.run, is_learned=not learning.troubles))
-    lines = list(_render(log, learning, document, chosen, whole=arguments.step is not None))
-    most = BRIEF_LINES if arguments.brief else MAX_LINES
-    if arguments.brief:
-        lines = [line for line in lines if line]
-    if len(lines) > most:
-        more = counted(len(lines) - most + 1, "more line")
-        lines = [*lines[: most - 1], f"and {more}: verl-otel explain --json has everything"]
-    print("\n".join(lines))
+    else:
+        lines = _render(log, learning, document, chosen, whole=arguments.step is not None)
+        print("\n".join(cut(filter(None, lines), BRIEF_LINES) if arguments.brief else cut(lines, MAX_LINES)))
     return int(findings.has_any(arguments.fail_if, log.run, is_learned=not learning.troubles))
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.builders import stories
 from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis import aggregator
-from verl_otel.analysis.traces import timeline
+from verl_otel.analysis import steps
+from verl_otel.analysis.traces import critical_path, timeline
+from verl_otel.analysis.traces.clocks import Context
 from verl_otel.analysis.traces.timeline import covered
 
 
@@ -20,14 +21,21 @@ def build():
     def of(story):
         traces = stories.traces_of(story.write()).values()
         roots = [root for trace in traces for root in trace.roots]
-        found = filter(None, map(aggregator.find_trajectory, traces))
-        trajectories = {each.trace_id: timeline.with_parts(each) for each in found}
-        steps = [
-            timeline.build_step(root, {one: trajectories.get(one) for one in timeline.find_consumed(root)[0]})
+        trajectories = {}
+        for trace in traces:
+            orphans = [root for root in trace.roots if root.span.parent_id]
+            for root in trace.roots:
+                if root.span.name == "verl.trajectory" and not root.span.parent_id:
+                    found = timeline.build_trajectory(root, orphans, critical_path.of_trajectory(root))
+                    trajectories[found.trace_id] = timeline.with_parts(found)
+        built = [
+            steps.build(
+                root, {one: trajectories.get(one) for one in timeline.find_consumed(root)[0]}, {}, (), 1, Context()
+            ).step
             for root in roots
             if root.span.name == "verl.step"
         ]
-        return sorted(steps, key=lambda step: step.start_ns), trajectories
+        return sorted(built, key=lambda step: step.start_ns), trajectories
 
     return of
 

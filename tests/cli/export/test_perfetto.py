@@ -183,7 +183,7 @@ def test_a_run_of_other_numbers_says_which_steps_it_has(call, tmp_path):
     folder = stories.training(tmp_path / "r1", "r1").write()
     result = call("export", "perfetto", folder, "--steps", "7-9", "--output", tmp_path / "x")
     assert result.code == 2
-    assert "steps 1 to 2" in result.err
+    assert "it has 2 steps, 1 to 2" in result.err
     assert not (tmp_path / "x").exists()
 
 

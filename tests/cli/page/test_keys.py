@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.cli.page import explanations
-from verl_otel.analysis.traces import timeline
+from verl_otel.analysis.steps import pack_lifetimes
 
 pytestmark = pytest.mark.browser
 
@@ -102,7 +102,7 @@ def test_the_trajectories_of_a_step_are_lanes_and_links(show):
 def test_all_trajectories_of_a_step_are_one_picture(show):
     """As lines in the order of their ends, with a text; the last one is named below it."""
     run = explanations.make(8)
-    lives = timeline.pack_lifetimes(run.steps[6].slowest, run.steps[6].start_ns)
+    lives = pack_lifetimes(run.steps[6].slowest, run.steps[6].start_ns)
     steps = (*run.steps[:6], run.steps[6]._replace(lifetimes=lives), run.steps[7])
     opened = show(run._replace(steps=steps), address=f"#/run/{run.run_id}/step/7").page
     picture = opened.get_by_role("img", name=re.compile(r"^\d+ trajectories in the order of their ends, the first one"))

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from verl_otel.analysis.io.run_files import read_count
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import GPU_OWNER
@@ -223,10 +224,7 @@ def _order_hosts(processes: list[_Process], used: Mapping[str, list[str]]) -> li
 def _find_problems(
     processes: list[_Process], devices: tuple[Device, ...], manifest: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    try:
-        expected = int(manifest.get(attr.GPUS, 0)) * int(manifest.get(attr.NODES, 1))
-    except (TypeError, ValueError):
-        expected = 0
+    expected = read_count(manifest, attr.GPUS) * (read_count(manifest, attr.NODES) or 1)
     problems = []
     trained_on = sum(device.trains for device in devices)
     if not devices:

@@ -11,8 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from verl_otel._internal.printable import counted
+from verl_otel.analysis.io.run_files import read_count
 from verl_otel.analysis.model import Completeness, OpenSpan, Process, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, TRAJECTORY, WORKER_PREFIX
+from verl_otel.analysis.traces.timeline import read_whole
 from verl_otel.analysis.traces.tree import Node, Trace
 from verl_otel.model import SAMPLED
 from verl_otel.semconv import attributes as attr
@@ -54,7 +56,7 @@ class Tally(msgspec.Struct):
     def _add_call(self, call: Node) -> None:
         span, values, children = call.span, call.span.attributes, call.children
         if span.name.startswith(CALL_PREFIX):
-            expected = _int(values.get(attr.WORLD_SIZE))
+            expected = read_whole(values.get(attr.WORLD_SIZE)) or 0
             answered = sum(child.span.name.startswith(WORKER_PREFIX) for child in children)
             if answered < expected:
                 self.ranks[(str(values.get(attr.WORKER_GROUP, "workers")), answered, expected)] += 1
@@ -107,7 +109,7 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
             f"LLM servers: {tally.calls_without_server} of {counted(tally.calls, 'call')} {verb} no server side"
         )
     nodes = _count_nodes(processes)
-    expected_nodes = _int(manifest.get(attr.NODES))
+    expected_nodes = read_count(manifest, attr.NODES)
     if 0 < nodes < expected_nodes:  # none: processes outside of Ray name no node
         texts.append(f"nodes: files of {nodes} of {expected_nodes}; give the folders of the others, too")
     if tally.without_step and not _is_verl(processes, manifest):
@@ -159,10 +161,3 @@ def _is_verl(processes: Iterable[Process], manifest: Mapping[str, Any]) -> bool:
     return bool(manifest.get(attr.VERL_VERSION) or manifest.get(attr.ENGINE)) or any(
         process.resource.text(attr.ROLE) == _LLM_SERVER for process in processes
     )
-
-
-def _int(value: object) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        return 0

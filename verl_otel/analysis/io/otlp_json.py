@@ -144,27 +144,18 @@ class PointRecord(NamedTuple):
     value: float
 
 
-class OpenLine(NamedTuple):
-    """One line of ``open-``."""
-
-    groups: tuple[tuple[bytes, list[SpanRecord]], ...]
-    """Spans that have begun or changed, with the (raw) resource of their process."""
-    ended: tuple[int, ...]
-    """Ids of spans that have ended since the line before."""
-    written_ns: int
-    """When it was written; 0: unknown."""
-
-
 def read_spans(line: bytes) -> Iterator[tuple[bytes, list[SpanRecord]]]:
     """Return the spans of one line of ``traces-`` or ``open-``, with the (raw) resource of their process."""
     return _groups(_TRACES.decode(line))
 
 
-def read_open(line: bytes) -> OpenLine:
-    """Return one line of ``open-``."""
+def read_open(line: bytes) -> tuple[list[tuple[bytes, list[SpanRecord]]], list[int], int]:
+    """Return the spans that have begun or changed by a line of ``open-``, the ids of those that ended, and when it was written (0: unknown).
+
+    The spans come with the (raw) resource of their process.
+    """
     decoded = _OPEN.decode(line)
-    ended = tuple([int(span_id, 16) for span_id in decoded.ended])
-    return OpenLine(tuple(_groups(decoded)), ended, decoded.written_unix_nano)
+    return list(_groups(decoded)), [int(span_id, 16) for span_id in decoded.ended], decoded.written_unix_nano
 
 
 def _groups(traces: _Traces) -> Iterator[tuple[bytes, list[SpanRecord]]]:

@@ -274,6 +274,12 @@ def list_attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
 
 
+def read_count(manifest: Mapping[str, Any], key: str) -> int:
+    """Return a number of verl's configuration, which a manifest may have as a text; 0: it has none."""
+    value = str(manifest.get(key))
+    return int(value) if value.isdecimal() else 0
+
+
 class _Damage:
     """Describes the first damaged lines."""
 
@@ -314,7 +320,6 @@ SUPERSEDED: Final = "superseded"
 SAME_NS: Final = 60 * 10**9
 """Time between two reports of one event: monitors of several nodes find it one after the other, and a launcher ends
 ranks 30 s after the first."""
-_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
@@ -334,7 +339,7 @@ def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ..
                 if line is None:
                     raise safe_files.DamagedError("too long")
                 events.append(_read_line(line))
-            except _UNREADABLE as error:
+            except otlp_json.UNREADABLE as error:
                 if (line is None or line.strip()) and len(problems) < MAX_PROBLEMS:
                     problems.append(f"{NAME} line {number} cannot be read ({type(error).__name__}); the rest was used")
     events.sort(key=lambda event: event.time_ns)

@@ -260,9 +260,8 @@ def describe_unknown(clocks: Mapping[str, Clock]) -> list[str]:
 
 
 class Context(NamedTuple):
-    """Data about the whole run that is known before its pieces are read."""
+    """The clocks of a run, as far as they are known."""
 
-    engine: str = ""
     clocks: Mapping[str, Clock] = {}
     """By host; empty where there is only one."""
     hosts: Mapping[str, str] = {}

@@ -1,22 +1,18 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds steps with their phases, and trajectories with the parts that they spent time on, from traces."""
+"""Builds trajectories with the parts that they spent time on, and finds which of them a step trained on."""
 
 from __future__ import annotations
 
 import math
-from array import array
 from bisect import insort
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
-from statistics import median
 from typing import Final
 
-from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis.model import CANCELLED, Activity, Failure, Part, Phase, Segment, ShortRank, Step, Trajectory
+from verl_otel.analysis.model import Activity, Part, Segment, Trajectory
 from verl_otel.analysis.traces.span_names import (
-    CALL_PREFIX,
     CONSUME,
     GENERATE,
     PHASE_PREFIX,
@@ -31,10 +27,6 @@ from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 _LLM_NAMES: Final = ("chat", "text_completion")
-_UPDATE: Final = "update_"
-"""Begin of the names of methods that train; those of weights, which begin so, too, have no samples."""
-_CALLS: Final = ("llm", "tool", "reward")
-"""Kinds of activities whose failure may be why the score says nothing of the answer."""
 _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "reward"}
 """Kinds of activity of spans whose name determines it."""
 SUBMITTED_BY: Final = "submitted_by"
@@ -46,8 +38,8 @@ _new: Final = tuple.__new__
 def build_trajectory(root: Node, orphans: Iterable[Node] = (), path: tuple[Segment, ...] = ()) -> Trajectory:
     """Return a trajectory without its parts.
 
-    Without a score of its own it has that of its last reward. Without a count of what the model wrote, as in runs of
-    earlier versions, it wrote the whole response.
+    Without a score of its own it has that of its last reward. Where it is not recorded which tokens of the response the
+    model wrote, it wrote all of them.
 
     Args:
         root: Its root span with all below it.
@@ -165,124 +157,6 @@ def covered(times: list[tuple[int, int]], begin: int, end: int) -> int:
     return total
 
 
-def pack_lifetimes(members: Iterable[Trajectory], start_ns: int) -> bytes:
-    """Return begin and end of trajectories in seconds from a start, those that ended first before the others, as an array of C floats."""
-    ordered = sorted(members, key=lambda one: one.end_ns)
-    return array("f", [(at - start_ns) / 1e9 for one in ordered for at in (one.start_ns, one.end_ns)]).tobytes()
-
-
-def build_step(root: Node, trained: Mapping[int, Trajectory | None], submitted: Iterable[Trajectory] = ()) -> Step:
-    """Return one step without its path, verdicts, GPU time and cost.
-
-    Args:
-        root: Its root span with all below it.
-        trained: Those that it trained on, by trace id; None: not found.
-        submitted: Those that it submitted. It waited for those that failed or were cancelled before the end of gen, too.
-    """
-    span = root.span
-    error, (line, instance, dead_child) = _find_error(span), _find_raised(root)
-    phases = [child.span for child in root.children if child.span.name.startswith(PHASE_PREFIX)]
-    total = max(1, span.end_ns - span.start_ns)
-    by_key: dict[str, int] = defaultdict(int)
-    for phase in phases:
-        key = phase.name.removeprefix(PHASE_PREFIX)
-        by_key[key] += max(0, min(phase.end_ns, span.end_ns) - max(phase.start_ns, span.start_ns))
-    members = [member for member in trained.values() if member is not None]
-    generations = [phase for phase in phases if phase.name == f"{PHASE_PREFIX}gen"]
-    stopped = [one for one in submitted if one.stopped and generations and one.end_ns <= generations[-1].end_ns]
-    awaited = {one.trace_id: one for one in (*members, *submitted)}.values()
-    rollouts_end_ns = max((one.end_ns for one in (*members, *stopped)), default=0)
-    noticing = [phase for phase in generations if phase.end_ns >= rollouts_end_ns > 0] or generations[-1:]
-    return Step(
-        number=read_whole(span.attributes.get(attr.STEP_NUMBER)),
-        trace_id=span.trace_id,
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
-        failed=bool(error),
-        phases=tuple(Phase(key, ns / 1e9, ns / total) for key, ns in by_key.items()),
-        no_phase=(total - covered([(phase.start_ns, phase.end_ns) for phase in phases], span.start_ns, span.end_ns))
-        / 1e9,
-        trajectories=tuple(trained),
-        gen_start_ns=noticing[0].start_ns if noticing else 0,
-        rollouts_end_ns=rollouts_end_ns,
-        gen_end_ns=noticing[0].end_ns if noticing else 0,
-        quantiles=pick_quantiles(sorted(member.seconds for member in members)),
-        lifetimes=pack_lifetimes(members, span.start_ns),
-        members=len(trained),
-        error=error,
-        error_line=line,
-        error_instance=instance,
-        dead_child=dead_child,
-        failures=_find_failures(awaited),
-        short_ranks=tuple(_find_short_ranks(root)),
-    )
-
-
-def _find_short_ranks(root: Node) -> Iterator[ShortRank]:
-    """Yield the ranks that were given at most half as many samples for an update as the others: verl gives all of them the same number."""
-    for node in walk(root):
-        method = node.span.name.removeprefix(CALL_PREFIX)
-        if method == node.span.name or not method.startswith(_UPDATE):
-            continue
-        samples: dict[int, tuple[int, str]] = {}
-        for child in node.children:
-            rank, size = (read_whole(child.span.attributes.get(key)) for key in (attr.RANK, attr.BATCH_SIZE))
-            if rank is not None and size is not None:
-                samples[rank] = size, child.instance
-        for rank, (size, instance) in samples.items():
-            others = [other for key, (other, _) in samples.items() if key != rank]
-            usual = median(others) if others else 0.0
-            if 2 * size <= usual and size < usual:
-                yield ShortRank(method, rank, instance, size, usual)
-
-
-def _find_failures(members: Iterable[Trajectory]) -> tuple[Failure, ...]:
-    """Return what failed in the trajectories of a step, most calls first."""
-    calls: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)
-    unrewarded = set()
-    for member in members:
-        if member.score == 0 or member.failed:
-            unrewarded.add(member.trace_id)
-        for activity in member.activities:
-            if activity.failed and activity.kind in _CALLS:
-                calls[activity.kind, activity.name][member.trace_id] += 1
-                if activity.kind == "reward" and member.score is None:
-                    unrewarded.add(member.trace_id)
-    found = [
-        Failure(*key, counts.total(), len(counts), len(unrewarded & counts.keys())) for key, counts in calls.items()
-    ]
-    return tuple(sorted(found, key=lambda failure: (-failure.calls, failure.kind, failure.name)))
-
-
-def _find_error(step: SpanRecord) -> str:
-    """Return why a step did not end by itself: the type of its exception, or `CANCELLED`; empty if it did.
-
-    A step of verl that was cancelled is the last one, in which its trainer found no more samples.
-    """
-    attributes = step.attributes
-    if attr.ERROR_TYPE in attributes:
-        return str(attributes[attr.ERROR_TYPE])
-    is_cancelled = attributes.get(attr.OUTCOME) == CANCELLED and attr.STEP_LINEAGE in attributes
-    return CANCELLED if is_cancelled else ""
-
-
-def _find_raised(root: Node) -> tuple[str, str, str]:
-    """Return where the exception of a step was raised, in which other process than that of the step, and which child died; empty: unknown.
-
-    Where is the line of the innermost span that it left, or else the name of that span.
-    """
-    error = root.span.attributes.get(attr.ERROR_TYPE)
-    inner, line, dead_child = root, "", ""
-    left: Node | None = root if error is not None else None
-    while left is not None:
-        inner, line = left, str(left.span.attributes.get(attr.ERROR_LINE, line))
-        dead_child = str(left.span.attributes.get(attr.ERROR_CHILD, dead_child))
-        failed = [child for child in left.children if child.span.attributes.get(attr.ERROR_TYPE) == error]
-        left = max(failed, key=lambda child: child.span.end_ns, default=None)
-    instance = "" if inner.instance == root.instance else inner.instance
-    return line or ("" if inner is root else inner.span.name), instance, dead_child
-
-
 def name_call(name: str) -> str:
     """Return what the name of a span calls: ``tool search``, ``the reward``, ``model m``; empty for other spans."""
     if name.startswith(TOOL_PREFIX):
@@ -297,7 +171,7 @@ def find_consumed(root: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
     for node in walk(root):
         if node.span.name == CONSUME:
             for link in node.span.links:
-                linked.setdefault(link.attributes.get(attr.LINK_TYPE, "consumed"), {})[link.trace_id] = None
+                linked.setdefault(link.attributes.get(attr.LINK_TYPE), {})[link.trace_id] = None
     taken, evicted = linked["consumed"], linked["evicted"]
     filtered = tuple(trace_id for trace_id in evicted if trace_id in taken)
     return tuple(trace_id for trace_id in taken if trace_id not in evicted), filtered
@@ -325,11 +199,6 @@ _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
 def is_open_step(root: Node) -> bool:
     """Return whether a root is a step that has not ended."""
     return root.span.name == STEP and attr.OPEN_AGE in root.span.attributes
-
-
-def consumes_submitted(root: Node) -> bool:
-    """Return whether a step trains on the trajectories that it submitted: it is of an own loop, and recorded no consumption."""
-    return root.span.attributes.get(attr.STEP_LINEAGE) == SUBMITTED and not find_consumed(root)[0]
 
 
 def is_submitted(root: Node, trajectory: Trajectory) -> bool:
@@ -369,7 +238,7 @@ def add_consumption(root: Node, trajectories: Iterable[Trajectory]) -> None:
     """Add to the tree of a step the consumption of the trajectories that it submitted, at the innermost phases that contain them.
 
     Args:
-        root: The root of a step for which `consumes_submitted` is true.
+        root: The root of a step of an own loop that recorded no consumption.
         trajectories: The trajectories for which `is_submitted` is true.
     """
     limit = root.span.end_ns + TOLERANCE_NS

@@ -121,10 +121,7 @@ class BetweenSteps(msgspec.Struct):
     def _add(self, step: Step, parts: tuple[PhaseTime, ...]) -> None:
         for part in _sum_by_key(parts):
             self._baselines.learn(part.key, step.trace_id, [part.seconds])
-        slim = step._replace(
-            path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
-        )
-        self._recent.append(_Recent(slim, tuple(_sum_by_key(parts))))
+        self._recent.append(_Recent(step.slim(), tuple(_sum_by_key(parts))))
         while len(self._recent) > LOOK_AHEAD:
             recent = self._recent.pop(0)
             verdicts = tuple(self._judge(recent))

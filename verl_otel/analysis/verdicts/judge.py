@@ -213,9 +213,7 @@ class Judge(msgspec.Struct):
             self._baselines.learn(phase_time.key, step.trace_id, [phase_time.seconds])
         if not step.failed:
             self._baselines.learn(_LENGTH, step.trace_id, [step.seconds])
-        slim = step._replace(
-            path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
-        )
+        slim = step.slim()
         slim_findings = findings._replace(awaited_work=awaited_work, baselines=Keyed())
         self._recent.append((slim, slim_findings))
         while len(self._recent) > LOOK_AHEAD:

@@ -31,7 +31,6 @@ from verl_otel.analysis.run import FOREVER
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.wording import describe_verdict
-from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.otlp.protobuf import field, text, varint
 from verl_otel.model import SpanRecord, in_64_bits
 from verl_otel.semconv import attributes as attr
@@ -61,15 +60,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the trace. Returns 1 when the run has no spans."""
-    asked = None if arguments.steps is None else frozenset(arguments.steps)
-    if arguments.step is not None:
-        asked = frozenset({arguments.step})
-    recorded = run_selection.open_run(arguments.folders, "export", steps=asked)
+    asked = arguments.steps if arguments.step is None else range(arguments.step, arguments.step + 1)
+    recorded = run_selection.open_run(arguments.folders, "export", steps=frozenset(asked or ()))
     explanation = recorded.explanation
-    steps = [step for step in explanation.steps if asked is None or step.number in asked]
-    if asked is not None and not steps:
-        raise VerlOtelError(f"none of these steps is in the run: {_describe_steps(explanation.steps)}")
-    begin_ns, end_ns = (0, FOREVER) if asked is None else _find_window(steps)
+    steps, begin_ns, end_ns = list(explanation.steps), 0, FOREVER
+    if asked is not None:
+        steps = run_selection.choose_steps(explanation, options.Steps(0, asked), arguments.step)
+        begin_ns, end_ns = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
     selection = Selection(arguments.spans)
     selection.add_all(recorded.spans(begin_ns, end_ns))
     path: Path = arguments.output or Path(f"{explanation.run_id}.pftrace")
@@ -86,18 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
     print("open it in https://ui.perfetto.dev; the page reads it locally")
     _say_left_out(selection, left_out)
     return 0 if spans else 1
-
-
-def _find_window(steps: Iterable[Step]) -> tuple[int, int]:
-    """Return the start of the first and the end of the last step, in nanoseconds."""
-    chosen = list(steps)
-    return min(step.start_ns for step in chosen), max(step.end_ns for step in chosen)
-
-
-def _describe_steps(steps: Iterable[Step]) -> str:
-    """Return the numbers of the steps of a run in words."""
-    numbers = sorted(step.number for step in steps if step.number is not None)
-    return f"it has steps {numbers[0]} to {numbers[-1]}" if numbers else "it has no step that ended"
 
 
 def _say_left_out(selection: Selection, counters: int) -> None:

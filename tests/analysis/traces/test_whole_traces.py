@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.analysis.traces.tree import IncompleteTraces, assemble, walk
+from verl_otel.analysis.traces.tree import walk
+from verl_otel.analysis.traces.whole_traces import IncompleteTraces, assemble
 from verl_otel.model import SpanRecord
 
 

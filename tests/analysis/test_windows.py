@@ -13,7 +13,7 @@ from tests.builders.stories import T0, Story
 from verl_otel.analysis import reader
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import Step, Trajectory
-from verl_otel.analysis.steps import JudgedStep
+from verl_otel.analysis.steps import Draft
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.windows import Windows, find_restarts
 from verl_otel.model import SpanRecord
@@ -21,7 +21,7 @@ from verl_otel.model import SpanRecord
 
 def draft(begin, end):
     """A step of which only the times matter."""
-    return JudgedStep(Step(None, 1, begin, end, False, (), 0.0, (), 0, 0, 0), ())
+    return Draft(Step(None, 1, begin, end, False, (), 0.0, (), 0, 0, 0), ())
 
 
 def trajectory(begin, end):
