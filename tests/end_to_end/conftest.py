@@ -3,7 +3,6 @@
 """The trainings that the end-to-end tests read. Each is run once and shared; a minute or two each."""
 
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def piped(pipeline, wait_for):
     """PPO with critic, tools, validation and checkpoints, pushed through the pipeline and scraped beside it; its last word has arrived."""
     from tests.end_to_end.pipeline import EXPORT
 
-    out, began = pipeline.real, time.time()
+    out = pipeline.real
     training = bed_run.train(
         out, steps=8, tool=True, algorithm="gae",
         overrides=[
@@ -76,7 +75,7 @@ def piped(pipeline, wait_for):
         VERL_OTEL_EXPORTERS="file,otlp,prometheus", OTEL_EXPORTER_OTLP_ENDPOINT=pipeline.agent.http_url,
         OTEL_METRIC_EXPORT_INTERVAL=EXPORT, CPU_BED_SLOW_TOOL="3:11",
     )  # fmt: skip
-    training.pipeline, training.began = pipeline, began
+    training.pipeline = pipeline
     wait_for(lambda: pipeline.watcher.query('last_over_time(verl_run_state{verl_run_id="real"}[1h]) == 2'), 30, 0.5)
     return training
 
