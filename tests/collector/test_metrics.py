@@ -81,7 +81,11 @@ def test_every_point_is_queried_back(start_pipeline, start_prometheus, run_sende
         key: (found[key], value) for key, value in wanted.items() if found[key] != pytest.approx(value, rel=1e-12)
     }
     assert not different
-    names = {name for name, _, _ in golden_names.read().values()} | {"user_things_total", "user_level", "user_waits_seconds"}
+    names = {name for name, _, _ in golden_names.read().values()} | {
+        "user_things_total",
+        "user_level",
+        "user_waits_seconds",
+    }
     for name, labels in found:
         assert re.sub(r"_(bucket|sum|count)$", "", name) in names or name in names, f"not in the golden table: {name}"
         assert {key for key, _ in labels} >= BASE, (name, labels)
