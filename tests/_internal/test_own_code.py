@@ -38,3 +38,18 @@ def test_the_line_of_a_group_is_that_of_its_first_exception():
         own_code.find_raised(group)
         == f"_internal/test_own_code.py:{line} in {test_the_line_of_a_group_is_that_of_its_first_exception.__name__}"
     )
+
+
+def test_what_ray_raises_is_named_by_the_line_that_waited_for_it():
+    """Its own lines are the same for each death of an actor."""
+
+    def make(path, name, source, **known):
+        exec(compile(source, path, "exec"), known)
+        return known[name]
+
+    raises = make("/venv/lib/site-packages/ray/worker.py", "get", "def get(): raise RuntimeError")
+    waits = make("/venv/lib/site-packages/verl/trainer.py", "fit", "def fit():\n get()", get=raises)
+    with pytest.raises(RuntimeError) as raised:
+        waits()
+    error = raised.value.with_traceback(raised.value.__traceback__.tb_next)  # without the line of this test
+    assert own_code.find_raised(error) == "verl/trainer.py:2 in fit"

@@ -108,10 +108,14 @@ def test_a_slow_phase_without_a_pause_keeps_its_name(story):
 
 
 @pytest.mark.parametrize("reason", ["cpu", "executor", "collection", "interpreter"])
-def test_a_pause_of_every_step_is_no_cause(story, reason):
+def test_a_pause_of_every_step_is_one_of_the_run(story, reason):
     """A process that is paused equally long in every step made none of them longer: verl 0.8 collects garbage in each one."""
     run = reader.read([add_steps(story, 2.5, role="agent_loop", reason=reason, every=True).write()])[0]
     assert not any(step.verdicts for step in run.steps)
+    lines = texts.explain(run).splitlines()
+    place = lines.index("  Pauses of the processes that the median step waits for")
+    assert lines[place + 1].split()[:3] == ["2.50", "s", "53%"], "2.5 s of 4.7 s"
+    assert any(line.startswith("  paused process: ") for line in lines), "what to do"
 
 
 @pytest.mark.parametrize(("reason", "seconds"), [("process", 0.3), ("cpu", 0.9)])

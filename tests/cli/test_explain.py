@@ -128,6 +128,14 @@ def test_too_few_steps_have_no_usual_length(call, explained):
     assert json.loads(call("explain", "--json", "r1").out)["held"]["text"] == f"t{too_few}"
 
 
+def test_a_step_that_took_longer_is_not_called_healthy(call, explained):
+    """Below twice the median it is none of the slow ones, and yet it is not said that nothing delayed it."""
+    steps = explanations.steps(explanations.HEALTHY, 6, start_up=False)
+    steps[3] = explanations.step(4, {**explanations.HEALTHY, ("server", ""): 2.5})
+    explained(explanations.explanation(steps))
+    assert "No single cause was found; from twice the median on a step counts as slow." in call("explain", "r1").out
+
+
 def test_a_long_step_without_a_cause_is_not_called_healthy(call, explained):
     """Ten times as long as the others and no verdict: it is said that no cause was found."""
     steps = explanations.steps(explanations.HEALTHY, 6, start_up=False)

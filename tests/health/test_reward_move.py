@@ -74,7 +74,7 @@ def test_a_component_that_fell_while_another_rose_is_named():
     move = find_move(make(100, noisy(lambda _: 0.5, 8), right=right, form=form), 20)
     assert (move.moved, move.step) == (False, 41)
     text = describe_move(move)
-    assert text.startswith("at step 41 the mean reward stayed at 0.")
+    assert text.startswith("at step 41 the mean reward moved within the noise between steps (0.")
     assert "right fell from 0.9" in text
     assert "form rose from 0.0" in text
 

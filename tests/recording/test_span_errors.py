@@ -33,6 +33,12 @@ class Stopped(asyncio.CancelledError):
     """A cancellation by inheritance, whatever its name."""
 
 
+class TaskCancelledError(Exception):
+    """What `ray.get` raises for a task that was cancelled, by its names: Ray is not loaded here."""
+
+    __module__ = "ray.exceptions"
+
+
 MESSAGE = "the secret answer is 42"
 ERRORS = [
     ValueError(MESSAGE),
@@ -45,10 +51,11 @@ ERRORS = [
     asyncio.CancelledError(MESSAGE),
     concurrent.futures.CancelledError(MESSAGE),
     GeneratorExit(MESSAGE),
+    TaskCancelledError(MESSAGE),
 ]
 if hasattr(builtins, "ExceptionGroup"):  # named by its first exception
     ERRORS.append(builtins.ExceptionGroup(MESSAGE, [ValueError(MESSAGE)]))
-CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError, GeneratorExit)
+CANCELLED = (asyncio.CancelledError, concurrent.futures.CancelledError, GeneratorExit, TaskCancelledError)
 VERBS = {
     "step": lambda: verl_otel.step(1),
     "phase": lambda: verl_otel.phase("adv"),

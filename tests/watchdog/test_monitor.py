@@ -307,6 +307,9 @@ def test_the_death_of_a_process_without_telemetry_is_a_crash_if_the_cluster_says
     )
     node.look(2)
     assert node.events() == expected
+    if expected:
+        text = (node.config.run_path / "events.jsonl").read_text("utf-8")
+        assert f"(pid {report.process.pid}, {report.host})" in text
     assert (
         "storage" not in node.monitor._take_snapshot(time.monotonic()).reports
     )  # what hangs later does not wait for it

@@ -105,12 +105,22 @@ def test_healthy_heavy_tails_are_hardly_ever_overdue(spread, median):
 
 
 @pytest.mark.parametrize(
-    ("still", "world", "age", "expected"),
-    [(True, 2, 13, ["actor-0"]), (False, 2, 13, []), (True, 4, 13, []), (True, 2, 9, [])],
+    ("still", "world", "age", "peers", "expected"),
+    [
+        (True, 2, 13, (), ["actor-0"]),
+        (False, 2, 13, (), []),
+        (True, 4, 13, (), []),
+        (True, 2, 9, (), []),
+        (True, 2, 13, (3.0, 2.0), ["actor-0"]),
+        (False, 2, 13, (3.0, 2.0), []),
+        (True, 2, 13, (7.0, 2.0), []),
+    ],
 )
-def test_a_first_call_hangs_if_nothing_on_the_node_moves(still, world, age, expected):
-    """It has no peers; ranks of another node may compute for it."""
+def test_a_call_hangs_if_nothing_on_the_node_moves(still, world, age, peers, expected):
+    """Before its time with the peers that it has, or without any; ranks of another node may compute for it."""
     builder = SnapshotBuilder().process("trainer-0", "trainer").still(still)
+    if peers:
+        builder.peers("verl.call save_checkpoint", peers=peers_of(peers))
     call = builder.open("trainer-0", "verl.call save_checkpoint", age, **{"verl.world_size": world})
     for rank in range(2):
         builder.process(f"actor-{rank}", "actor_rollout_ref", rank=rank)

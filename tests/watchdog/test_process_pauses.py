@@ -116,6 +116,20 @@ def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
     assert detector._pause[:3] == (100.25, 102.5, "collection")
 
 
+def test_a_collection_that_was_seen_before_its_end_is_one(monkeypatch, recorded):
+    """Its finalizers run Python, so that the thread that looks does so before the collection is counted, and the next look is in time."""
+    detector, known = process_pauses.PauseDetector(), {"cpu": 0.0, "collections": 0}
+    monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
+    monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
+    detector.check(100.0, 0.0)
+    known |= {"cpu": 1.0}
+    assert detector.check(101.25, 1.0).reason == "interpreter"
+    known |= {"collections": 1}
+    with verl_otel.span("work"):
+        assert not detector.check(101.5, 0.0)
+    assert len(pauses(recorded, ("collection",))) == 1
+
+
 @pytest.mark.parametrize(("collections", "reason"), [(1, "collection"), (0, "interpreter")])
 def test_a_collection_that_shares_its_cpu_is_none_that_sleeps(monkeypatch, collections, reason):
     """Beside other programs it uses less than a quarter of a CPU. The thread that looks is woken to wait for the interpreter lock."""

@@ -45,7 +45,7 @@ def read_everything(folder):
     snapshot = Snapshot(NOW + 10**15, reports, states, rows, {}, 1.0)
     for finding in diagnosis.find(snapshot):
         reporter.format_incident(snapshot, finding, process_table.statuses.get(finding.process_name), "")
-        json.dumps(reporter.describe_culprit(snapshot, finding), default=str)
+        json.dumps(reporter.describe_culprit(snapshot, finding, None), default=str)
     for row in rows:
         snapshot.is_overdue(row)
         list(snapshot.ancestors(row))

@@ -9,10 +9,12 @@ import re
 from pathlib import Path
 from typing import Final
 
-_STANDARD: Final = (f"{Path(os.__file__).parent}{os.sep}", f"{Path(__file__).parents[1]}{os.sep}", "<")
+_PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
+_STANDARD: Final = (f"{Path(os.__file__).parent}{os.sep}", _PACKAGE, "<")
 """Beginnings of the file names of the standard library, of this package, and of generated code."""
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
+_RAY: Final = f"{os.sep}site-packages{os.sep}ray{os.sep}"
 _LIBRARY: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
 _PARTS: Final = 2
 """Parts of the name of a file of the user's own that are kept: the folders before are those of one machine, as its user's name."""
@@ -40,23 +42,30 @@ def is_own(path: str) -> bool:
     return path.isprintable() and not path.startswith(_STANDARD) and not any(folder in path for folder in _INSTALLED)
 
 
+def _is_installed(path: str) -> bool:
+    """Return whether a file is of an installed package which raises what is wrong in itself."""
+    return any(folder in path for folder in _INSTALLED) and _RAY not in path and not path.startswith(_PACKAGE)
+
+
 def find_raised(error: BaseException) -> str:
     """Return the innermost line of the user's own code that an exception came through, ``FILE:LINE in FUNCTION``; empty: unknown.
 
-    Where it came through none, return the line that raised it, unless that is generated code: a model may have written it. Of a group of exceptions
-    it is the line of the first one, if that was raised.
+    Where it came through none, return the innermost line of an installed package but Ray, which raises what happened elsewhere, else the line that
+    raised it, unless that is generated code: a model may have written it. Of a group of exceptions it is the line of the first one, if that was raised.
 
     Example:
         "rewards/math.py:12 in parse"
     """
-    own = last = entry = find_first(error).__traceback__ or error.__traceback__
+    own = installed = last = None
+    entry = find_first(error).__traceback__ or error.__traceback__
     while entry is not None:
-        last = entry
-        own = entry if is_own(entry.tb_frame.f_code.co_filename) else own
+        last, path = entry, entry.tb_frame.f_code.co_filename
+        own = entry if is_own(path) else own
+        installed = entry if _is_installed(path) else installed
         entry = entry.tb_next
-    if own is None or last is None:
+    found = own or installed or last
+    if found is None:
         return ""
-    found = own if is_own(own.tb_frame.f_code.co_filename) else last
     path = found.tb_frame.f_code.co_filename
     if path.startswith("<") or not path.isprintable():
         return ""

@@ -171,6 +171,9 @@ def find_phase(step: Step, verdict: Verdict) -> str:
     return "gen" if verdict.kind in ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""
 
 
+LONGER_SHARE = 0.25
+
+
 class Excess(NamedTuple):
     """By how many seconds a step took longer than usual, and the next one started late; zeros without a verdict."""
 
@@ -193,6 +196,8 @@ class Excess(NamedTuple):
     """Whether it is long because it contains start-up."""
     is_unexplained: bool
     """Whether it is long without a verdict."""
+    is_longer: bool
+    """Whether it took longer than the others by `LONGER_SHARE`: then it is not said that nothing delayed it."""
     has_baseline: bool
     """Whether the run has enough steps to say what is usual."""
 
@@ -220,7 +225,9 @@ def find_excesses(steps: Sequence[Step], chosen: Sequence[Step]) -> list[Excess]
             usual = _find_median(lengths, bisect_left(lengths, step.seconds) if is_member else len(lengths))
         excess = _measure_excess(step, usual if is_member and len(comparable) > 1 else None)
         only = others[0] if len(others) == 1 else None
-        found.append(Excess(*excess, usual, only, id(step) in starting, id(step) in unexplained, has_baseline))
+        is_longer = bool(usual) and step.seconds >= (1 + LONGER_SHARE) * (usual or 0.0)
+        is_unexplained = id(step) in unexplained
+        found.append(Excess(*excess, usual, only, id(step) in starting, is_unexplained, is_longer, has_baseline))
     return found
 
 

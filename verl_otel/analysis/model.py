@@ -339,6 +339,8 @@ class Step(NamedTuple):
     """Ranks that trained on far less than the others."""
     error_line: str = ""
     """``FILE:LINE in FUNCTION`` of the user's own code where `error` was raised, or its innermost span; empty: unknown."""
+    error_instance: str = ""
+    """Process in which it was raised; empty: that of the step."""
     dead_child: str = ""
     """Which child process died, and by what, where that broke a pool of processes; empty: unknown."""
     is_shared: bool = False

@@ -25,6 +25,7 @@ from verl_otel.analysis.scalars import (
     read_steps,
 )
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
+from verl_otel.analysis.verdicts.blocked_loops import PAUSED_KIND
 from verl_otel.health import signals
 from verl_otel.health.conditions import CUT
 from verl_otel.health.profiles import from_manifest
@@ -43,6 +44,35 @@ from verl_otel.semconv.metric_names import (
     WEIGHT_SYNC_SIZE,
 )
 from verl_otel.semconv.scalar_keys import CORE_VALIDATION
+
+# -- pauses --
+
+PAUSED_SHARE: Final = 0.05
+"""Share of a step from which on pauses that every step has are shown."""
+_COMPARED: Final = 3
+"""Fewest steps that say what is usual."""
+
+
+class UsualPause(Document):
+    """What pauses the processes that a usual step waits for. Verdicts name only what makes a step longer than others."""
+
+    reason: Annotated[str, about("why, as on the critical path")]
+    seconds: Annotated[float, about("median of the seconds of a step's critical path")]
+    share: Annotated[float, about("the same as a share of the median step")]
+    steps: Annotated[int, about("steps that were counted")]
+
+
+def find_pauses(steps: Iterable[Step]) -> list[UsualPause]:
+    """Return the reasons for which processes on the critical paths of most steps were paused, the longest first."""
+    ended = [step for step in steps if step.groups and not step.failed and not step.repeated]
+    if len(ended) < _COMPARED:
+        return []
+    paused = [Counter({name: ns / 1e9 for kind, name, ns in step.groups if kind == PAUSED_KIND}) for step in ended]
+    usual = median(step.seconds for step in ended)
+    medians = {reason: median(each[reason] for each in paused) for reason in set().union(*paused)}
+    found = [UsualPause(reason, length, length / usual, len(ended)) for reason, length in medians.items()]
+    return sorted((each for each in found if each.share >= PAUSED_SHARE), key=lambda each: -each.seconds)
+
 
 # -- learning --
 

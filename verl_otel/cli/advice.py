@@ -66,16 +66,20 @@ def find_key(verdict: Verdict) -> str:
     return (subject.advice if subject is not None else "") or _find_key(verdict.cause, verdict.cause_name)
 
 
-def find_keys(run: Explanation, steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
+def find_keys(
+    run: Explanation, steps: Iterable[Step], unexplained: Iterable[Step], *, is_paused: bool
+) -> tuple[str, ...]:
     """Return the keys of what can be done about some steps, each once.
 
     Args:
         run: Their run.
         steps: Steps whose verdicts are shown.
         unexplained: Slow steps without a verdict: what takes most of their critical path is the place to look at.
+        is_paused: Whether processes are paused in usual steps.
     """
     keys = ["no link" if _lacks_link(step) else find_key(verdict) for step in steps for verdict in step.verdicts]
     keys += ["no link" if _lacks_link(step) else _find_key(*step.groups[0][:2]) for step in unexplained if step.groups]
+    keys += [WORK["paused"].advice] * is_paused
     return tuple(dict.fromkeys(_choose(run, key) for key in keys))
 
 

@@ -382,6 +382,7 @@ def list_run_blocks(document: Explain, levers: Levers, *, most_levers: int | Non
     yield "Ray's object store", wording.describe_spilled(whole.spilled)
     yield "Memory of the processes that grew most", wording.describe_memory(whole.memory)
     yield "Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep)
+    yield "Pauses of the processes that the median step waits for", wording.describe_pauses(whole.pauses)
     yield "Ranks that others waited for", map(wording.describe_persistence, whole.stragglers[:VERDICT_LINES])
     count = counted(len(levers.steps), "step")
     title = f"{TITLE}: gain, share of {seconds(levers.period)} (mean of {count}), interval"

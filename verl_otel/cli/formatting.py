@@ -168,7 +168,7 @@ def failed(run: Explanation) -> str:
     """Return the message about steps that failed or were interrupted, and about the exception that ended the program after them; empty without any."""
     steps = [step for step in run.steps if step.failed]
     texts = [
-        f"step {number(step)} after {seconds(step.seconds)}{name_error(step.error, step.error_line)}"
+        f"step {number(step)} after {seconds(step.seconds)}{name_error(step.error, step.error_line, step.error_instance)}"
         f"{step.dead_child and f'; {step.dead_child}'}"
         for step in steps[:MOST_FAILED]
     ]
@@ -185,11 +185,12 @@ def failed(run: Explanation) -> str:
     return show(stopped, SENTENCE)
 
 
-def name_error(error: str, line: str) -> str:
+def name_error(error: str, line: str, instance: str = "") -> str:
     """Return an exception with where it was raised, after a colon; empty without one."""
     place, _, function = line.rpartition(" in ")
     where = f" in {function}" if function else ""
     where += f" ({place.rpartition('/')[2]})" if place else ""
+    where += f" on {instance}" if instance else ""
     return f": {error}{where}" if error else ""
 
 

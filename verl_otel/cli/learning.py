@@ -243,19 +243,25 @@ def describe_move(move: RewardMove) -> str:
     """Return the sentence about the largest move of the reward and its components, without a full stop."""
     first, last = (f"steps {begin}-{end}" for begin, end in (move.first, move.last))
     moved = [f"{one.name} {_describe_change(one)}" for one in move.components if one.moved]
-    still = [f"{one.name} ({figure(one.after)})" for one in move.components if not one.moved]
+    still = [f"{one.name} ({_describe_noise(one)})" for one in move.components if not one.moved]
     parts = moved[:COMPONENTS] or ["no component moved beyond the noise between steps"]
     if still and moved:
         parts.append(f"{', '.join(still[:COMPONENTS])} did not")
     when = f"from {first} to {last}" if move.step is None else f"at step {move.step}"
     means = "" if move.step is None else f" (means of {first} and {last})"
-    change = _describe_change(move) if move.moved else f"stayed at {figure(move.after)}, and its components moved"
+    change = "moved within the noise between steps ({}), and its components more"
+    change = _describe_change(move) if move.moved else change.format(_describe_noise(move))
     return f"{when} the mean reward {change}{means}: {'; '.join(parts)}"
 
 
 def _describe_change(change: Change | RewardMove) -> str:
     verb = "rose" if change.after > change.before else "fell"
     return f"{verb} from {figure(change.before)} to {figure(change.after)}"
+
+
+def _describe_noise(change: Change | RewardMove) -> str:
+    before, after = figure(change.before), figure(change.after)
+    return after if before == after else f"{before} and {after}"
 
 
 def figure(value: float) -> str:

@@ -188,8 +188,8 @@ def _rewards(document: Report) -> str:
     values = list(document.reward.items())
     if not values:
         return ""
-    shown = values if len(values) <= 12 else [*values[:3], *values[-9:]]  # noqa: PLR2004 - a line's worth
-    text = "  ".join(f"{step}: {value:.4g}" for step, value in shown)
+    texts = [f"{step}: {value:.4g}" for step, value in values]
+    text = "  ".join(texts if len(texts) <= 12 else [*texts[:3], "...", *texts[-9:]])  # noqa: PLR2004 - a line's worth
     thirds, change = document.rewards, ""
     if thirds is not None:
         first, last = f"the first {thirds.steps}: {thirds.first:.4g}", f"the last {thirds.steps}: {thirds.last:.4g}"

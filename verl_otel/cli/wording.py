@@ -44,7 +44,7 @@ ENDS: Final = {
     "turn_limit": "ended at the limit of turns",
     "timeout": "ended by a time-out",
     "tool_failed": "ended by the exception of a tool",
-    "failed": "ended by another exception",
+    "failed": "ended by an exception outside of tools",
     "aborted": "ended because the engine dropped their last request",
     "cancelled": "cancelled",
 }
@@ -212,7 +212,7 @@ def describe_length(step: Step, excess: Excess) -> str:
         usual = f" (step {number(excess.other)}: {seconds(excess.other.seconds)})"
     name = f"Step {number(step)} took {seconds(step.seconds)}"
     if step.failed:
-        name = f"Step {number(step)} {end_of(step)} after {seconds(step.seconds)}{show(name_error(step.error, step.error_line))}"
+        name = f"Step {number(step)} {end_of(step)} after {seconds(step.seconds)}{show(name_error(step.error, step.error_line, step.error_instance))}"
     if step.verdicts:
         late = f", and the next one started {seconds(excess.late)} late" if excess.late else ""
         if excess.is_measured:
@@ -231,7 +231,11 @@ def describe_no_cause(step: Step, excess: Excess) -> str:
         return ""
     if not excess.has_baseline:
         return f"{begin_sentence(TOO_FEW)}."
-    return "No single cause was found." if excess.is_unexplained else "Nothing delayed it noticeably."
+    if excess.is_unexplained:
+        return "No single cause was found."
+    if excess.is_longer:
+        return "No single cause was found; from twice the median on a step counts as slow."
+    return "Nothing delayed it noticeably."
 
 
 def describe_unexplained(steps: Sequence[Step]) -> str:
@@ -283,6 +287,12 @@ def describe_persistence(persistence: explain.Persistence) -> str:
         f"by {seconds(persistence.seconds)} in all; mostly "
         f"{EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
     )
+
+
+def describe_pauses(pauses: Iterable[whole_run.UsualPause]) -> Iterator[str]:
+    """Yield what pauses processes in usual steps."""
+    for pause in pauses:
+        yield f"{seconds(pause.seconds):>9} {pause.share:4.0%}  {show(pause.reason)}"
 
 
 def describe_savings(savings: Sequence[model.Saving | explain.Saving], step_seconds: float) -> Iterator[str]:

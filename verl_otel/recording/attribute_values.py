@@ -109,7 +109,7 @@ OTHER_NAME: Final = "_OTHER"
 """OpenTelemetry's value for a name outside a known set."""
 _OF_RAY: Final = "ray.exceptions"
 """Module of the exceptions that stand for one in another process, which is their ``cause``."""
-
+_CANCELLED: Final = ("CancelledError", "TaskCancelledError")
 _ERROR_NAME: Final = re.compile(r"[\w.<>]{1,256}")
 
 
@@ -341,13 +341,13 @@ def error_name(error: BaseException) -> str:
 def is_cancellation(error: BaseException) -> bool:
     """Return whether an exception is a cancellation, or the end of the program by ``sys.exit(0)``, as a handler of SIGTERM calls it.
 
-    Those of asyncio are compared by name: it may not be loaded.
+    Those of asyncio and Ray are compared by name: neither may be loaded.
     """
     try:
         if isinstance(error, SystemExit):
             return error.code in (None, 0)
         return issubclass(type(error), GeneratorExit) or any(
-            kind.__name__ == "CancelledError" and kind.__module__.startswith(("asyncio.", "concurrent.futures."))
+            kind.__name__ in _CANCELLED and kind.__module__.startswith(("asyncio.", "concurrent.futures.", _OF_RAY))
             for kind in type(error).__mro__
         )
     except Exception as failure:  # the module of the class is not text

@@ -65,6 +65,8 @@ HEARTBEAT_SLACK: Final = 5.0
 """Seconds that are added to the longest peer in a frozen process, which cannot make progress."""
 FEW_HEARTBEAT_TIMEOUT: Final = 2.0
 """The factor for a frozen process with few peers."""
+STILL_FACTOR: Final = 2.0
+"""The factor for a call of workers on a node where nothing computes, reads or writes for `STILL_SECONDS`."""
 MAX_HUNG: Final = 8
 """Durations of one name that may be left out as those of work that hung: what more work takes is usual."""
 MAX_REPORTS: Final = 2
@@ -106,6 +108,11 @@ def heartbeat_timeout(peers: DurationStats | None, default_timeout: float) -> fl
     if peers is None or not peers.ended:
         return default_timeout
     return (FEW_HEARTBEAT_TIMEOUT if peers.ended < FEW else 1.0) * peers.longest + HEARTBEAT_SLACK
+
+
+def still_timeout(peers: DurationStats | None) -> float:
+    """Return the age in seconds from which on a call of workers is overdue on a node that does nothing at all; argument as of `span_timeout`."""
+    return STILL_SECONDS if peers is None or not peers.ended else max(STILL_SECONDS, STILL_FACTOR * peers.longest)
 
 
 def merge_all(tables: Iterable[dict[str, DurationStats]]) -> dict[str, DurationStats]:
@@ -258,9 +265,10 @@ class Snapshot:
     def limit(self, row: OpenSpanRow) -> float:
         """Return the age in seconds at which a span of a live process is overdue."""
         peers = self._peers_of(row)
-        if peers is None and self.age(row) > STILL_SECONDS and self._is_call(row) and self.is_still:
-            return min(STILL_SECONDS, self.default_timeout)
-        return span_timeout(peers, self.default_timeout)
+        timeout, soonest = span_timeout(peers, self.default_timeout), still_timeout(peers)
+        if soonest < self.age(row) <= timeout and self._is_call(row) and self.is_still:
+            return soonest
+        return timeout
 
     @cached_property
     def is_still(self) -> bool:
@@ -310,10 +318,9 @@ class Snapshot:
 def could_be_overdue(name: str, age: float, peers: Mapping[str, DurationStats], default_timeout: float) -> bool:
     """Return whether an open span may be overdue by its name and age alone. Cheap: it is called every second."""
     own_peers = peers.get(name)
-    if own_peers is None and name.startswith(CALL):
-        return age > min(STILL_SECONDS, default_timeout)
     if own_peers is not None or name.startswith(TRAINER):
-        return age > span_timeout(own_peers, default_timeout)
+        timeout = span_timeout(own_peers, default_timeout)
+        return age > (min(timeout, still_timeout(own_peers)) if name.startswith(CALL) else timeout)
     enclosing_peers = (stats for other, stats in peers.items() if other.startswith(_AROUND))
     return age > min((span_timeout(stats, default_timeout) for stats in enclosing_peers), default=default_timeout)
 

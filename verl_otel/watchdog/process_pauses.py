@@ -163,14 +163,14 @@ class PauseDetector:
             now: The time.
             late: Seconds by which the thread woke up late.
         """
+        collections = self._collections
         part = self._find(now, late)
-        goes_on = part and part.begin - self._pause.end <= JOINED_SECONDS
-        # A collection is counted when it ends: until then it looks like another holder of the interpreter lock.
-        if goes_on and (
-            self._pause.reason == part.reason or (self._pause.reason, part.reason) == (INTERPRETER, COLLECTION)
-        ):
-            queued = self._pause.queued + part.queued
-            self._pause = self._pause._replace(end=part.end, reason=part.reason, queued=queued)
+        # A collection is counted when it ends. This thread may look before that, while finalizers run: then it looks like another holder of the
+        # interpreter lock.
+        if self._collections > collections and self._pause.reason == INTERPRETER:
+            self._pause = self._pause._replace(reason=COLLECTION)
+        if part and part.begin - self._pause.end <= JOINED_SECONDS and part.reason == self._pause.reason:
+            self._pause = self._pause._replace(end=part.end, queued=self._pause.queued + part.queued)
         else:
             self._end_pause()
             self._pause = part

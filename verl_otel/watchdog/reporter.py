@@ -26,7 +26,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from verl_otel._internal import error_boundary, log_lines, masking, own_code, safe_files
-from verl_otel._internal.printable import seconds, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.config import Config
 from verl_otel.model import REMOTE, LinkRecord, name_trajectory
 from verl_otel.recording import series
@@ -88,9 +88,10 @@ def describe_span(snapshot: Snapshot, row: OpenSpanRow) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value not in (None, "")}
 
 
-def describe_culprit(snapshot: Snapshot, finding: Finding) -> dict[str, Any]:
+def describe_culprit(snapshot: Snapshot, finding: Finding, status: ProcessStatus | None) -> dict[str, Any]:
     """Return the culprit as data: its innermost span, and the trajectory and phase of that span."""
-    report = snapshot.reports.get(finding.process_name)
+    # A process without telemetry that has ended is in no snapshot until its end was reported as a crash.
+    report = snapshot.reports.get(finding.process_name) or (status.report if status is not None else None)
     culprit: dict[str, Any] = {"instance": finding.process_name, "pid": 0}
     if report is not None:
         culprit = {"instance": report.instance, "pid": report.process.pid, "host": report.host, "rank": report.rank}
@@ -141,13 +142,13 @@ def _describe_held(trajectories: Sequence[OpenSpanRow]) -> str:
 
 def format_incident(snapshot: Snapshot, finding: Finding, status: ProcessStatus | None, cause: str) -> str:
     """Return a finding in one line, without the processes that wait."""
-    culprit = describe_culprit(snapshot, finding)
+    culprit = describe_culprit(snapshot, finding, status)
     name = f"{culprit['instance']} (pid {culprit['pid']}, {culprit.get('host', '?')})"
     row = finding.row
     if finding.reason == DIED:
         held = _describe_held(list_trajectories(snapshot, finding.process_name)) or (f" in {row.name}" if row else "")
         if not held and status is not None and status.open_count:
-            held = f" holding {status.open_count} spans that were younger than a second"
+            held = f" holding {counted(status.open_count, 'span')} that were younger than a second"
         return f"CRASH {name} died{held}{': ' + cause if cause else ''}"
     if finding.reason == MISSING:
         return f"STALL rank {finding.rank}, {name}, has not begun {finding.waiting[0].name}, which waits for it"
@@ -450,7 +451,7 @@ class Reporter:
             self._silent.add(finding.key)
         outputs = status.report.outputs if status is not None else ()
         cause = self._find_cause(finding, status, read_log_tail(outputs))
-        culprit = describe_culprit(snapshot, finding)
+        culprit = describe_culprit(snapshot, finding, status)
         text = format_incident(snapshot, finding, status, cause)
         remote, self._remote_findings = self._remote_findings, []
         if remote and finding.reason == OVERDUE:

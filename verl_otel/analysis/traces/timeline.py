@@ -180,7 +180,7 @@ def build_step(root: Node, trained: Mapping[int, Trajectory | None], submitted: 
         submitted: Those that it submitted. It waited for those that failed or were cancelled before the end of gen, too.
     """
     span = root.span
-    error, (line, dead_child) = _find_error(span), _find_raised(root)
+    error, (line, instance, dead_child) = _find_error(span), _find_raised(root)
     phases = [child.span for child in root.children if child.span.name.startswith(PHASE_PREFIX)]
     total = max(1, span.end_ns - span.start_ns)
     by_key: dict[str, int] = defaultdict(int)
@@ -211,6 +211,7 @@ def build_step(root: Node, trained: Mapping[int, Trajectory | None], submitted: 
         members=len(trained),
         error=error,
         error_line=line,
+        error_instance=instance,
         dead_child=dead_child,
         failures=_find_failures(awaited),
         short_ranks=tuple(_find_short_ranks(root)),
@@ -265,8 +266,8 @@ def _find_error(step: SpanRecord) -> str:
     return CANCELLED if is_cancelled else ""
 
 
-def _find_raised(root: Node) -> tuple[str, str]:
-    """Return where the exception of a step was raised, and which child died; empty: unknown.
+def _find_raised(root: Node) -> tuple[str, str, str]:
+    """Return where the exception of a step was raised, in which other process than that of the step, and which child died; empty: unknown.
 
     Where is the line of the innermost span that it left, or else the name of that span.
     """
@@ -278,7 +279,8 @@ def _find_raised(root: Node) -> tuple[str, str]:
         dead_child = str(left.span.attributes.get(attr.ERROR_CHILD, dead_child))
         failed = [child for child in left.children if child.span.attributes.get(attr.ERROR_TYPE) == error]
         left = max(failed, key=lambda child: child.span.end_ns, default=None)
-    return line or ("" if inner is root else inner.span.name), dead_child
+    instance = "" if inner.instance == root.instance else inner.instance
+    return line or ("" if inner is root else inner.span.name), instance, dead_child
 
 
 def name_call(name: str) -> str:

@@ -208,6 +208,7 @@ class Step(Document):
     error_line: Annotated[
         str, about("FILE:LINE in FUNCTION of where it was raised, or its innermost span; empty: unknown")
     ]
+    error_instance: Annotated[str, about("process in which it was raised; empty: that of the step")]
     dead_child: Annotated[
         str, about("which child process died, where that broke a pool of processes or the pipe to one; empty: unknown")
     ]
@@ -309,6 +310,7 @@ class WholeRun(Document):
     spilled: tuple[whole_run.Spilled, ...]
     memory: tuple[whole_run.ProcessMemory, ...]
     asleep: tuple[whole_run.KeptMemory, ...]
+    pauses: Annotated[tuple[whole_run.UsualPause, ...], about("those of usual steps, of 5% or more")]
     stragglers: tuple[Persistence, ...]
     start_up: tuple[StartUp, ...]
 
@@ -410,7 +412,8 @@ def make_explain(
     held = findings.sum_held(run.steps)
     restarts = find_restarts(run.manifest)
     incidents_of_run = dict.fromkeys(event.kind for event in incidents.find_incidents(run))
-    keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps))
+    pauses = whole_run.find_pauses(run.steps)
+    keys = advice.find_keys(run, steps, findings.choose_unexplained(run, steps), is_paused=bool(pauses))
     return fill(
         Explain,
         run,
@@ -445,6 +448,7 @@ def make_explain(
             spilled=whole_run.find_spilled(run.series, restarts),
             memory=whole_run.find_memory(run.series, restarts),
             asleep=whole_run.find_kept(run.series),
+            pauses=pauses,
             stragglers=stragglers.find_persistent(run.steps),
             start_up=make_start_ups(run),
         ),
