@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, Observa
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -23,7 +23,7 @@ from opentelemetry.trace import StatusCode
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_histogram, make_point, make_span
 from verl_otel.exporting.base import GivenProviders, MetricState
 from verl_otel.exporting.sdk import MAX_VALUES, SdkExporter
-from verl_otel.model import Batch, EventRecord, Exemplar, Instrument, LinkRecord, Values
+from verl_otel.model import Batch, EventRecord, Exemplar, Instrument, LinkRecord, Scope, Values
 
 SECONDS = Instrument("verl.tool.call.duration", "histogram", "s", "A test.")
 LABELS = (("gen_ai.tool.name", "python"), ("verl.role", "rollout"))
@@ -100,6 +100,13 @@ def test_a_span_arrives_with_everything_in_it(make):
     assert span.resource.attributes["verl.role"] == "trainer"
 
 
+def test_only_sampled_spans_of_ours_arrive(make):
+    """A root that only files keep does not, nor does a span of the user's own, which comes from a provider of the user's."""
+    case = make()
+    case.put(Batch(NOW, (make_span(1, flags=0), make_span(2, scope=Scope("mine")), make_span(3))))
+    assert [span.name for span in case.memory.get_finished_spans()] == ["span 3"]
+
+
 def test_a_long_drain_does_not_overflow_a_batch_processor(make):
     """Its queue has room for 2,048 spans."""
     case = make()
@@ -116,6 +123,23 @@ def test_no_batch_waits_in_a_process_that_may_be_killed(make):
     case.tracer.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
     case.exporter.consume(make_batch(1))
     assert exported.wait(60)
+
+
+class Broken(SpanProcessor):
+    def on_end(self, span):
+        raise RuntimeError("planted")
+
+    def force_flush(self, timeout_millis=30000):
+        return True  # otherwise old versions of the SDK flush no further processors
+
+
+def test_a_broken_processor_costs_nobody_else_a_span(make, swallow):
+    """The next processor gets the span."""
+    case = make()
+    case.tracer.add_span_processor(Broken())
+    case.tracer.add_span_processor(BatchSpanProcessor(second := InMemorySpanExporter()))
+    case.put(make_batch(1))
+    assert len(case.memory.get_finished_spans()) == len(second.get_finished_spans()) == 1
 
 
 def put_values(case, *values, labels=LABELS, exemplars=()):
