@@ -4,6 +4,7 @@
 
 import asyncio
 import contextlib
+import threading
 
 import pytest
 
@@ -248,3 +249,24 @@ def test_a_phase_that_was_opened_is_known(no_series, recorded):
     with verl_otel.phase("gen"):
         pass
     assert is_used_phase("gen")
+
+
+def test_threads_may_open_new_phases_at_once(fast_switching):
+    """Nobody gets an error because another thread opens a phase that was not known."""
+    failures = []
+
+    def work(first):
+        try:
+            for _ in range(300):
+                callsite._sites.clear()
+                for number in range(first, first + 20):
+                    phase_site(f"p{number}")
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(20 * index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures

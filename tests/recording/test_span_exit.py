@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
 import itertools
+import sys
 import threading
 
 import opentelemetry.context
@@ -100,3 +101,20 @@ def test_a_block_left_in_another_thread_is_recorded(recorded):
     thread.join()
     enter("next")()
     assert {span.name: span.parent_id for span in recorded.spans} == {"first": 0, "next": 0}
+
+
+def test_leaving_never_costs_recursion(recorded):
+    """A block can be entered and left with hardly any stack left."""
+
+    def at_the_bottom(depth):
+        if depth:
+            return at_the_bottom(depth - 1)
+        enter("deep")()
+        return None
+
+    frames = 0
+    frame = sys._getframe()
+    while frame is not None:
+        frames, frame = frames + 1, frame.f_back
+    at_the_bottom(sys.getrecursionlimit() - frames - 30)
+    collection.collect()
