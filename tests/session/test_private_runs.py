@@ -63,6 +63,15 @@ def test_a_group_by_setting_may_read_everything(run):
     }
 
 
+@pytest.mark.full
+def test_an_unknown_group_costs_one_line(run):
+    """Files stay private, and the run goes on."""
+    result = run("WAIT = 1\n" + WORK, VERL_OTEL_FILES_GROUP="no-such-group-here")
+    assert result.code == 0
+    assert result.err.count("no group 'no-such-group-here'; files stay private") == 1
+    assert {mode for mode, _, _ in modes(result.out).values()} == {0o700, 0o600}
+
+
 @pytest.fixture
 def home(tmp_path):
     """The default folder of a user without a home folder, in a folder such as /tmp."""
