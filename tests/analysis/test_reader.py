@@ -3,9 +3,11 @@
 """A run that is read while it is written gives the explanation of the whole run, except for the time after its last step."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import reader
 
@@ -123,6 +125,16 @@ def test_a_finished_run_is_explained_completely(tmp_path):
     read_all(live)
     live.finish()
     assert live.explain() == reader.read([folder])[0]
+
+
+def test_open_work_is_counted_once_also_when_it_was_looked_at_before():
+    """The page explains a run before it is finished: what was open then is not added again."""
+    folder = Path(verl_otel.__file__).parent / "cli" / "demo" / "recorded" / "crash"
+    live = reader.begin([folder])
+    read_all(live)
+    before = live.explain().completeness.unfinished
+    live.finish()
+    assert live.explain().completeness.unfinished == before == reader.read([folder])[0].completeness.unfinished
 
 
 def test_a_step_is_known_two_seconds_after_its_end(tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from verl_otel.integrations import verl
 from verl_otel.integrations.ray import discovery
 
 TESTS = Path(__file__).resolve().parents[1]
-NO_READER = SimpleNamespace(folders=(), traces=None, processes=tuple)
+NO_READER = SimpleNamespace(folders=(), traces=None, open_spans=tuple, processes=tuple)
 """Of an explanation that no files were read for."""
 
 

@@ -156,13 +156,19 @@ class RunReader(msgspec.Struct, dict=True):
         self._aggregator.steps.asked = numbers
 
     def open_spans(self) -> list[OpenSpan]:
-        """Return the spans that had not ended when they were last written."""
+        """Return the spans that had not ended when they were last written; of a run that is finished, those that never did."""
+        if self.is_finished:
+            return self._aggregator.opened
         return run_files.read_open(self.folders, self._aggregator.writers, [])
 
-    def processes(self) -> tuple[Process, ...]:
-        """Return the processes that wrote the files."""
+    def processes(self, opened: Iterable[OpenSpan]) -> tuple[Process, ...]:
+        """Return the processes that wrote the files.
+
+        Args:
+            opened: Spans that have not ended.
+        """
         run = self._aggregator
-        with_open = {open_span.process for open_span in run.opened}
+        with_open = {open_span.process for open_span in opened}
         return tuple(
             Process(Resource(values), run.set_clock(index, newest), index not in with_open)
             for index, (values, _, newest) in enumerate(run.writers.processes())
@@ -172,11 +178,10 @@ class RunReader(msgspec.Struct, dict=True):
         """Return everything that is known so far."""
         run = self._aggregator
         run.manifest = {**run.manifest, **run_files.read_manifest(self.folders)}
-        if not self.is_finished:
-            run.opened = self.open_spans()
+        opened = self.open_spans()
         manifest, host_clocks = run.manifest, run.context.clocks
         problems = [*self._problems, *run.problems]
-        processes = self.processes()
+        processes = self.processes(opened)
         series = run.columns.series()
         problems += run.describe_outside()
         if run.columns.left_out:
@@ -201,7 +206,7 @@ class RunReader(msgspec.Struct, dict=True):
         recorded = [(one.times_ns[-1], one.values[-1]) for one in series if one.name == RUN_STATE]
         # Whether it is alive is judged by what it wrote lately: its processes may be on another host.
         age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
-        gaps = completeness.find(run.tally, processes, run.opened, manifest)
+        gaps = completeness.find(run.tally, processes, opened, manifest)
         return Explanation(
             run_id=str(run_id),
             folders=tuple(map(str, self.folders)),

@@ -166,7 +166,7 @@ class Run:
         """Everything that `verl-otel explain` knows of the run."""
         self.folders: Final = reader.folders
         self._files: Final = reader.traces
-        self._processes: Final = reader.processes()
+        self._processes: Final = reader.processes(reader.open_spans())
 
     @classmethod
     def open(cls, *folders: FolderPath, progress: Callable[[int, int], None] | None = None) -> Run:

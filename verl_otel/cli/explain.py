@@ -146,7 +146,7 @@ def render(document: Explain, levers: Levers | None = None) -> str:
     parts += ["\n".join(_step(document, step, whole=whole)) for step in document.steps]
     parts.append("\n".join(_advice(document)))
     if levers is not None:
-        of_run = list(_blocks(list_run_blocks(document, levers, most_levers=LEVER_LINES)))
+        of_run = list(_blocks([*list_run_blocks(document), _list_levers(levers, LEVER_LINES)]))
         parts += ["\n".join(_learning(document)), "\n".join(["The whole run", *of_run] if of_run else [])]
     parts += ["\n".join(_unknown(document)), f"Next: {document.next[0]}"]
     return "\n\n".join(part for part in parts if part)
@@ -354,14 +354,8 @@ def _segment(segment: Segment, labels: Mapping[str, str], *, turns: bool = False
 # -- the run --
 
 
-def list_run_blocks(document: Explain, levers: Levers, *, most_levers: int | None = None) -> Iterator[Block]:
-    """Yield what is known of a whole run beside its learning.
-
-    Args:
-        document: The explanation.
-        levers: Those of the run.
-        most_levers: At most so many of them; None: all.
-    """
+def list_run_blocks(document: Explain) -> Iterator[Block]:
+    """Yield what is known of a whole run beside its learning and its levers."""
     whole, has_gpu = document.run, document.has_gpu
     for start_up in whole.start_up[-1:]:
         if start_up.seconds >= wording.NOTED_START_UP:
@@ -384,9 +378,12 @@ def list_run_blocks(document: Explain, levers: Levers, *, most_levers: int | Non
     yield "Kept on GPUs by engines that sleep", wording.describe_kept(whole.asleep)
     yield "Pauses of the processes that the median step waits for", wording.describe_pauses(whole.pauses)
     yield "Ranks that others waited for", map(wording.describe_persistence, whole.stragglers[:VERDICT_LINES])
+
+
+def _list_levers(levers: Levers, most: int) -> Block:
     count = counted(len(levers.steps), "step")
     title = f"{TITLE}: gain, share of {seconds(levers.period)} (mean of {count}), interval"
-    yield title, list_levers(levers.levers, most_levers)
+    return title, list_levers(levers.levers, most)
 
 
 def _learning(document: Explain) -> Iterator[str]:

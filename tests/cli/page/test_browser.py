@@ -75,12 +75,12 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_fo
 def test_start_up_does_not_flatten_the_other_steps(show):
     """A first step of 4 minutes is drawn with a gap and named; the axis is made for the others."""
     opened = show(explanations.with_start_up(explanations.make(12, gpus=1), 200.0)).page
-    assert "Higher columns are cut" in opened.inner_text("#steps")
+    assert "the column is higher than the axis" in opened.inner_text("#steps")
     slider = opened.get_by_role("slider", name="Time of each step")
     slider.press("Home")
     assert re.match(r"Step 1: 3 m \d\d s, with start-up · submit 3 m 20 s", slider.get_attribute("aria-valuetext"))
     even = show(explanations.make(12, gpus=1)).page
-    assert "Higher columns are cut" not in even.inner_text("#steps")
+    assert "the column is higher than the axis" not in even.inner_text("#steps")
 
 
 def test_charts_share_a_cursor_and_a_zoom(show, wait_for):

@@ -59,7 +59,8 @@ function showTop() {
   const isStall = (event) => event.kind === "stall" && !event.resolved;
   const stalled = run?.state === "running" && run.explain.events.some(isStall);
   byId("top").replaceChildren(
-    make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun) }, make("i", { class: "logo" }), "verl-otel"),
+    make("a", { class: "brand", href: isLive ? "#/" : runHref(ownRun), "aria-label": "verl-otel" },
+      make("i", { class: "logo" }), make("span", {}, "verl-otel")),
     make("nav", { "aria-label": "Where you are" }, make("ol", {}, items)),
     run ? stateDot({ state: run.state, stalled }) : "",
     make("p", { id: "freshness", class: last.error && "stale", role: "status" }, freshness()));

@@ -5,7 +5,7 @@
 
 import { lineMark, look } from "./colours.js";
 import {
-  bdi, dataTable, listOf, make, number, percent, prose, seconds, section, untitled, whole,
+  bdi, clock, counted, dataTable, listOf, make, number, percent, prose, seconds, section, untitled, whole,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { SHARED, chartGrid, scalarName } from "./scalars.js";
@@ -32,7 +32,9 @@ function changeBar(row) {
   return make("span", { class: "change-bar", "aria-hidden": "true" }, make("i", { style }));
 }
 
-const WORDS = { step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second" };
+const WORDS = {
+  step: "step", gpu_seconds_per_token: "device time a token", tokens_per_second: "tokens a second, all devices",
+};
 const soft = (text) => make("span", { class: "soft" }, text);
 function nameOf({ name }) {
   if (WORDS[name]) return WORDS[name];
@@ -55,6 +57,8 @@ const COLUMNS = [
   },
 ];
 
+const runFacts = ({ state, steps, explain }) => ` ${state}, ${counted(steps, "step")}, started ${clock(explain.start)}`;
+
 function answerOf({ sentences: [head, ...more], held, notes }) {
   const [main, aside = ""] = head.split(/ (?=\([^()]*\)\.?$)/);
   return [make("p", { class: "verdict-line" }, prose(main)), make("p", { class: "soft" }, bdi(aside)),
@@ -76,7 +80,7 @@ async function drawScalars(grid, names, runs) {
   const scalars = wanted.map((each) => both(scalarName(each), found.map((own) =>
     own.filter((line) => line.name === each && !Object.keys(line.labels).length))));
   const curves = new Map(scalars.map((each) => [JSON.stringify(each.lines.map((line) => line.y)), each]));
-  await grid.update([both("Step without start-up, seconds", times.map((line) => [line])),
+  await grid.update([{ ...both("Step without start-up", times.map((line) => [line])), unit: seconds },
     ...[...curves.values()].filter((each) => each.lines.length)]);
 }
 
@@ -90,17 +94,18 @@ export function compareView(...names) {
 
   function draw({ read, runs, compared }) {
     const heading = make("h1", { class: "pair-title" }, names.map((name, place) =>
-      make("span", {}, lineMark(place), "AB"[place], " ", make("a", { href: runHref(name) }, bdi(name)))));
+      make("span", {}, lineMark(place), "AB"[place], " ", make("a", { href: runHref(name) }, bdi(name)),
+        make("small", {}, runs ? runFacts(runs[place]) : ""))));
     if (!compared) return [heading, make("p", { class: "loading" }, `Both runs are being read: ${percent(read)} …`)];
     const rows = [...compared.rows].sort((x, y) => y.significant - x.significant);
     const grid = chartGrid();
     drawScalars(grid, names, runs);
     return [
       heading, untitled("answer", "Answer", answerOf(compared.texts)),
-      section("differences", "Differences", dataTable("Typical step of each run", COLUMNS, rows, {
+      rows.length ? section("differences", "Differences", dataTable("Typical step of each run", COLUMNS, rows, {
         page: Math.max(8, rows.findLastIndex((row) => row.significant) + 1),
-        empty: "There are too few steps to compare.", look: (row) => (row.significant ? "" : "unsure"),
-      })),
+        look: (row) => (row.significant ? "" : "unsure"),
+      })) : "",
       section("both", "Scalars over each other", grid.element),
     ];
   }

@@ -17,23 +17,18 @@ from typing import Any, Final
 from verl_otel._internal import printable
 from verl_otel.analysis import comparison, indicators, scalars, step_lengths
 from verl_otel.analysis.findings import Excess, find_excesses, sort_held
-from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Activity, Explanation, Segment, Trajectory, sum_causes
 from verl_otel.cli import advice, compare, explain, formatting, rollouts, wording
 from verl_otel.cli.documents.base import to_plain
 from verl_otel.cli.documents.compare import make_compare
 from verl_otel.cli.documents.explain import DeviceSum, make_explain, make_step
-from verl_otel.cli.documents.levers import make_levers
 from verl_otel.cli.documents.report import make_trajectory
 from verl_otel.cli.headlines import find_headlines
-from verl_otel.cli.levers import REPLAYED_ITEMS
 from verl_otel.semconv.metric_names import TRAINING_STEP
 from verl_otel.semconv.run_state import NO_END
 
 MAX_STEPS: Final = 20_000
 """Steps of one answer."""
-MAX_OPEN: Final = 50
-"""Open spans of a process."""
 MAX_KEYS: Final = 40
 """Phases, and causes of GPU time."""
 MAX_SERIES: Final = 1_000
@@ -56,19 +51,16 @@ ACTIVITIES: Final = 160
 def describe_run(run: Explanation) -> dict[str, Any]:
     """Return what the page of a run shows besides its steps, scalars and log lines."""
     document = make_explain(run, ())
-    levers = make_levers(run, find_levers(run.recent_steps, most_items=REPLAYED_ITEMS))
     explained = {key: value for key, value in to_plain(document).items() if key not in OWN}
     places = {id(step): index for index, step in enumerate(run.steps)}
     explained["events"] = explained["events"][-LISTED:]
-    explained["unfinished"] = [
-        {**process, "work": process["work"][:MAX_OPEN]} for process in explained["unfinished"][:LISTED]
-    ]
+    explained["unfinished"] = [{**process, "work": []} for process in explained["unfinished"][:LISTED]]
     described = {
         "state": run.state or NO_END,
         "explain": explained,
         "steps": len(run.steps),
         "findings": list(map(to_plain, find_headlines(run))),
-        "blocks": _list_blocks(explain.list_run_blocks(document, levers), document.run.devices),
+        "blocks": _list_blocks(explain.list_run_blocks(document), document.run.devices),
         "unknown": list(explain.list_unknown(document)),
         "start_up": sorted(places[id(step)] for step in step_lengths.find_start_up(run.steps)),
         "unexplained": sorted(places[id(step)] for step in step_lengths.find_unexplained(run.steps)),

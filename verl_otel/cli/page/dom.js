@@ -34,6 +34,7 @@ export function prose(text) {
   const joined = printed.replace(/(\d) (?=(?:ns|µs|ms|s|m|h|d|GPU|device|[KMGT]iB)\b)/g, "$1\u00a0");
   return bdi(joined.replace(/(\u00a0[hm]) (?=\d)|(\u00a0(?:GPU|device)) (?=m?s\b)/g, "$1$2\u00a0"));
 }
+export const uncapital = (text) => text.charAt(0).toLowerCase() + text.slice(1);
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 // Lets the browser draw and answer between two pieces of work.
 export const pause = () => new Promise((resolve) => setTimeout(resolve));
@@ -124,8 +125,8 @@ export const area = (name, [hue, pattern], { style, ...properties } = {}, ...chi
   class: `${name} pattern-${pattern}`, style: { "background-color": `var(--${hue})`, ...style }, ...properties,
 }, ...children);
 export const swatch = (look) => area("swatch", look, { "aria-hidden": "true" });
-export const legend = (looks) =>
-  make("ul", { class: "legend" }, looks.map((look) => make("li", {}, swatch(look), bdi(look[2]))));
+export const legend = (looks, title = "") => make("ul", { class: "legend" },
+  title ? make("li", { class: "soft" }, title) : "", looks.map((look) => make("li", {}, swatch(look), bdi(look[2]))));
 
 // -- how values are written --
 
@@ -207,7 +208,7 @@ export function numbers(title, value, write = String) {
 export const figures = (title, value, write) => numbers(title, (row) => value(row) || null, write);
 
 // A table that sorts by its heads and shows a page of rows at a time; columns that are empty in every row are left out.
-// columns: {title, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}
+// columns: {title, about, text(row) -> text or node, value(row) -> number or text, number: right-aligned, wide, change}
 // look(row): the class of a row
 export function dataTable(caption, all, rows, options = {}) {
   const { page = 25, sorted = null, onsort = () => {}, empty = "Nothing to show.", look } = options;
@@ -231,7 +232,7 @@ export function dataTable(caption, all, rows, options = {}) {
     };
     const isSorted = rows.length > 1 && !column.fixed;
     const title = isSorted ? button(column.title, act, { class: "sort" }) : column.title;
-    return make("th", { scope: "col", class: kind(column) }, title);
+    return make("th", { scope: "col", class: kind(column), title: column.about }, title);
   });
 
   function cell(column, index, row) {

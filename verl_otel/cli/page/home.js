@@ -41,7 +41,7 @@ function findingOf(row) {
 const figure = (title, key, lines, write, look) => ({
   title, number: true, value: (row) => row[key] ?? -Infinity,
   text: (row) => make("span", { class: "figure" },
-    spark(row[lines], `${title.toLowerCase()} of ${row.run}`, look), row[key] === null ? "–" : write(row[key])),
+    spark(row[lines], `${title} of ${row.run}, with those before`, look), row[key] === null ? "–" : write(row[key])),
 });
 
 export function homeView(query, go) {
@@ -108,9 +108,12 @@ export function homeView(query, go) {
     { title: "State", text: stateDot, value: stateOf },
     { title: "Finding", wide: true, text: findingOf, value: (row) => `${9 - row.attention}${row.finding?.text}` },
     { title: "Steps", number: true, text: progressOf, value: (row) => row.last_step ?? -1 },
-    figure("Time a step", "last_step_seconds", "seconds_line", seconds, { isTime: true }),
+    figure("Last step", "last_step_seconds", "seconds_line", seconds, { isTime: true }),
     figure("Reward", "reward", "reward_line", number),
-    numbers("Productive", (row) => row.productive, percent),
+    {
+      ...numbers("Productive", (row) => row.productive, percent),
+      about: "Share of the device time in which devices trained or generated",
+    },
     { title: "Started", number: true, value: (row) => row.started ?? 0, text: started },
   ];
 
@@ -134,7 +137,8 @@ export function homeView(query, go) {
     const focused = body.contains(document.activeElement) ? document.activeElement.id : "";
     const [title, way] = wanted.sort.split(".");
     body.replaceChildren(!rows.length ? emptyHome() : dataTable("Runs", COLUMNS, rows.filter(isShown), {
-      page: 50, sorted: title ? { title, down: way === "down" } : null, empty: "No run matches.",
+      page: 50, sorted: title ? { title, down: way === "down" } : null,
+      empty: "No run matches the search and the filters.",
       onsort: (by) => remember({ sort: `${by.title}.${by.down ? "down" : "up"}` }),
       look: (row) => ["", "has-finding", "needs"][row.attention],
     }));

@@ -15,8 +15,8 @@ export function laneChart(title, lanes, end) {
   const over = make("div", { class: "lanes" }, lanes.map((lane) => laneOf(lane, end)));
   const opens = lanes.some((lane) => lane.href);
   const rest = canDrag ? `Drag to zoom${opens ? ", click a trajectory to open it" : ""}.` : "";
-  const legends = [true, false].map((isPhases) =>
-    sumLooks(lanes.filter((lane) => Boolean(lane.isPhases) === isPhases)).slice(0, SHOWN));
+  const legendOf = (title, some) => (some.length
+    ? legend(sumLooks(some).slice(0, SHOWN).map(([own]) => own), some.length < lanes.length ? title : "") : "");
   const view = chart({
     title, over, rest, axis: "lanes", unit: seconds, class: "large",
     zoomed: (from, to) => {
@@ -27,7 +27,8 @@ export function laneChart(title, lanes, end) {
       const link = target.closest(".lane-track")?.parentElement.querySelector("a");
       if (link) location.hash = link.hash;
     },
-    foot: legends.filter((looks) => looks.length).map((looks) => legend(looks.map(([own]) => own))),
+    foot: [legendOf("Phases:", lanes.filter((lane) => lane.isPhases)),
+      legendOf("Work:", lanes.filter((lane) => !lane.isPhases))],
   });
   over.addEventListener("mouseover", ({ target: { item } }) =>
     view.tell(item ? `${item.text}, ${seconds(item.to - item.from)} from ${seconds(item.from)}` : rest));

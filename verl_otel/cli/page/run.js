@@ -9,7 +9,7 @@ import {
   make, number, numbers, part, pause, percent, prose, seconds, section, swatch, untitled,
 } from "./dom.js";
 import { runHref } from "./home.js";
-import { scalarCharts } from "./scalars.js";
+import { bandText, scalarCharts } from "./scalars.js";
 import { getScalars, isLive, looks, stepsOf } from "./source.js";
 import { timeline } from "./timeline.js";
 
@@ -21,10 +21,10 @@ const MOST_OPEN = 3; // processes of which the open work is named
 const whatToDo = () => make("b", {}, "What to do: ");
 
 // A sentence on what took long, with what it cost, its advice and a link; others than the first are small.
-export function verdictRow(line, place, [cost, word], { link = "", hasAdvice = true } = {}) {
+export function verdictRow(line, place, cost, { link = "", hasAdvice = true } = {}) {
   return make("div", { class: `verdict${line.is_finding ? " is-finding" : ""}${place ? " minor" : ""}` },
     line.is_finding && cost ? make("span", { class: "verdict-cost" }, make("b", {}, seconds(cost)),
-      make("small", {}, ` ${word}`)) : "",
+      make("small", {}, " longer than usual")) : "",
     make("div", {},
       make("p", { class: "verdict-line" }, prose(line.text), place ? [" ", link] : ""),
       line.next && hasAdvice ? make("p", { class: "advice" }, whatToDo(), prose(line.next)) : "",
@@ -44,15 +44,16 @@ function verdict(run, hrefOf) {
     const before = findings.slice(0, place);
     const hasAdvice = !before.some((other) => other.next === line.next);
     const isSame = line.index !== null && before.some((other) => other.index === line.index); // its step stands above
-    return verdictRow(line, place, [isSame ? null : line.longer, "longer than usual"], { link, hasAdvice });
+    return verdictRow(line, place, isSame ? null : line.longer, { link, hasAdvice });
   });
 }
 
-function nowPart(run) {
+function openPart(run) {
   const open = run.explain.unfinished.filter((row) => !row.dead && row.text).map((row) => row.text);
-  if (run.state !== "running" || !open.length) return "";
+  if (!open.length) return "";
   const more = open.length > MOST_OPEN ? ` · and ${count(open.length - MOST_OPEN)} more processes` : "";
-  return make("p", {}, make("b", {}, "Now: "), bdi(open.slice(0, MOST_OPEN).join(" · ") + more));
+  const when = run.state === "running" ? "Now: " : "Still open at its end: ";
+  return make("p", {}, make("b", {}, when), bdi(open.slice(0, MOST_OPEN).join(" · ") + more));
 }
 
 // -- its steps --
@@ -79,11 +80,9 @@ function indicatorTable(run, lines) {
   const show = (row, value) => (value === null ? "–" : row.is_share ? percent(value) : number(value));
 
   function nameOf(row) {
-    const [low, high] = [row.low, row.high].map((end) => show(row, end));
-    const ends = row.low === null ? `up to ${high}` : row.high === null ? `from ${low}` : `${low} to ${high}`;
     const isOut = row.state === "below" || row.state === "above";
     const state = isOut ? `${row.state === "above" ? "▲" : "▼"} ${row.state} its band` : "in its band";
-    const words = row.state === "no band" ? "" : `${state} (${ends})`;
+    const words = row.state === "no band" ? "" : `${state} (${bandText(row, (end) => show(row, end))})`;
     return make("span", {}, row.name, make("small", { class: isOut && "out" }, words));
   }
 
@@ -125,7 +124,7 @@ export function trajectoryColumns(hrefOf) {
   return [
     { title: "Trajectory", text: (row) => make("a", { href: hrefOf(row) }, bdi(row.label)), value: (row) => row.label },
     figures("Took", (row) => row.seconds, seconds),
-    ...[["llm", "LLM"], ["tool", "Tools"], ["reward", "Reward"], ["wait", "Waiting"]].map(([kind, title]) =>
+    ...[["llm", "LLM"], ["tool", "Tools"], ["reward", "Reward call"], ["wait", "Waiting"]].map(([kind, title]) =>
       figures(title, (row) => spent(row, kind), seconds)),
     figures("Chat turns", (row) => row.turns, count),
     { title: "Tokens in + out", number: true, value: (row) => row.prompt_tokens + row.response_tokens, text: tokensOf },
@@ -162,7 +161,8 @@ export function shareBar({ gpus, seconds: each, states, causes }) {
   const parts = rows.map((row) => area("part", row.look, { title: text(row), style: { flex: row.share } }));
   return [
     make("p", { class: "figures" }, Object.entries(states).map(([state, share]) =>
-      make("span", {}, make("b", {}, percent(share)), ` ${state}`))),
+      make("span", {}, make("b", {}, percent(share)), ` ${state}`)),
+      make("span", { class: "soft" }, `of ${gpus} × ${seconds(each)}`)),
     make("div", { class: "share-bar", role: "img", "aria-label": rows.map(text).join(", ") }, parts),
     dataTable("Device time by cause", [
       { title: "Cause", text: (row) => make("span", {}, swatch(row.look), row.look[2]), value: (row) => row.look[2] },
@@ -264,16 +264,16 @@ export function runView(name, query, go) {
   return {
     element,
     async show(run) {
-      const { headline, held, counts, has_gpu: hasGpu, unfinished, events, run: devices, end } = run.explain;
+      const { headline, held, has_gpu: hasGpu, unfinished, events, run: devices, end } = run.explain;
       if (areNewSteps(steps.version)) {
         columns.update(events);
         if (table.open) table.lastChild.replaceWith(stepTable(steps, name));
       }
       await pause();
       if (isNewVerdict([run.findings, held, headline, run.read, unfinished, run.state])) {
-        const facts = prose(filled([headline, counts.held ? held.text : ""]).join(" · "));
+        const facts = prose(filled([headline, run.findings[0]?.is_finding && held.text]).join(" · "));
         const lead = run.read < 0.999 ? "" : make("p", { class: "soft" }, facts);
-        head.replaceChildren(...filled([verdict(run, hrefOf), lead, nowPart(run)]));
+        head.replaceChildren(...filled([verdict(run, hrefOf), openPart(run), lead]));
       }
       await pause();
       const slowest = run.slowest.map((row) => row.trace_id);

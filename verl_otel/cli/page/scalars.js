@@ -16,16 +16,20 @@ const GROUPS = [
   ["Entropy", /^verl\.actor\.entropy(_loss)?$/],
   ["Gradient norm", /^verl\.(actor|critic)\.grad_norm$/],
   ["Response length, tokens", /^verl\.response_length\.(mean|max)$/],
-  ["Tokens a second and GPU", /^verl\.perf\.throughput$/],
+  ["Tokens a second and device", /^verl\.perf\.throughput$/],
   ["Validation", /^verl\.(validation\.score|val-core.*)$/],
 ];
 // Those that two runs are compared by: the same without validation.
 export const SHARED = new RegExp(GROUPS.slice(0, -1).map(([, pattern]) => pattern.source).join("|"));
+// The healthy values, from low to high; null: that end is open.
+export const bandText = ({ low, high }, write) =>
+  (low === null ? `up to ${write(high)}` : high === null ? `from ${write(low)}` : `${write(low)} to ${write(high)}`);
+
 const MOST_LINES = 8;
 const MOST_FOUND = 40;
 
-// A chart of some lines of scalars; update(lines) with those of its names.
-function scalarChart(title, first, band) {
+// A chart of some lines of scalars; update(lines) with those of its names. band: that of one of them.
+function scalarChart({ title, lines: first, band, unit = number }) {
   let [xs, columns, shown, values] = [[], [], [], []];
   const isNew = changes();
   const key = make("ul", { class: "legend" });
@@ -36,15 +40,17 @@ function scalarChart(title, first, band) {
     return [line.whose ?? scalarName(line.name), ...labels].join(" ");
   }
 
+  const valueAt = (place, index) => (columns[place][index] === null ? "–" : unit(columns[place][index]));
   const where = (index) => (bySteps ? `step ${number(xs[index])}` : `after ${seconds(xs[index])}`);
   const textOf = (line) => (shown.length > 1 ? `${nameOf(line)} ` : "");
   const view = chart({
-    title, band, where, height: 190, axis: bySteps ? "step" : "time", unit: number, class: "scalar", foot: key,
+    title, band: band && [band.low, band.high], where, height: 190, axis: bySteps ? "step" : "time", unit,
+    class: "scalar", foot: key,
     label: bySteps ? "step" : "since the start",
     text: (index) =>
-      `${where(index)}: ${shown.map((line, place) => textOf(line) + number(columns[place][index])).join(" · ")}`,
+      `${where(index)}: ${shown.map((line, place) => textOf(line) + valueAt(place, index)).join(" · ")}`,
     moved: (index) => values.forEach((value, place) => {
-      value.textContent = index < 0 ? "" : number(columns[place][index]);
+      value.textContent = index < 0 ? "" : valueAt(place, index);
     }),
   });
 
@@ -60,13 +66,14 @@ function scalarChart(title, first, band) {
       });
       values = shown.map(() => make("output", { "aria-live": "off" }));
       key.replaceChildren(...shown.map((each, place) =>
-        make("li", {}, lineMark(place), bdi(nameOf(each)), values[place])));
+        make("li", {}, lineMark(place), bdi(nameOf(each)), values[place])), band ? make("li", { class: "soft" },
+        make("i", { class: "swatch in-band" }), `band of ${scalarName(band.scalar)}: ${bandText(band, number)}`) : "");
       view.update(xs, columns);
     },
   };
 }
 
-// Charts side by side, by their titles: update([{title, lines, band}]).
+// Charts side by side, by their titles: update([{title, lines, band, unit}]).
 export function chartGrid(empty = "") {
   const views = new Map();
   const note = make("p", { class: "soft empty", hidden: true }, empty);
@@ -81,12 +88,12 @@ export function chartGrid(empty = "") {
         views.delete(title);
       }
       note.hidden = wanted.length > 0;
-      for (const { title, lines, band } of wanted) {
-        if (!views.has(title)) {
-          views.set(title, scalarChart(title, lines, band));
-          element.append(views.get(title).element);
+      for (const each of wanted) {
+        if (!views.has(each.title)) {
+          views.set(each.title, scalarChart(each));
+          element.append(views.get(each.title).element);
         }
-        views.get(title).update(lines);
+        views.get(each.title).update(each.lines);
         await pause();
       }
     },
@@ -139,8 +146,7 @@ export function scalarCharts(chosen, change) {
         && some.some((line) => line.name === row.scalar));
       await learning.update(GROUPS.flatMap(([title, pattern]) => {
         const some = distinct(lines.filter((line) => pattern.test(line.name) && !line.labels.instance));
-        const band = bandOf(some);
-        return some.length ? [{ title, lines: some, band: band && [band.low, band.high] }] : [];
+        return some.length ? [{ title, lines: some, band: bandOf(some) }] : [];
       }));
       await own.update([...chosen].map((each) =>
         ({ title: scalarName(each), lines: lines.filter((line) => line.name === each) })));

@@ -116,10 +116,12 @@ export function stepsOf(name) {
 // A run and its steps, of the same analysis: one may have been made while the other was being requested.
 export async function getRun(name) {
   const steps = stepsOf(name);
-  let run = await get(runAddress(name));
-  await pause();
-  await steps.update();
-  if (run.steps !== steps.count) run = await get(runAddress(name));
+  let run = null;
+  for (let tries = 0; tries < 3 && run?.steps !== steps.count; tries += 1) {
+    run = await get(runAddress(name));
+    await pause();
+    await steps.update();
+  }
   steps.mark(run);
   return run;
 }

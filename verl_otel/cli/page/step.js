@@ -6,7 +6,7 @@
 import { look } from "./colours.js";
 import {
   bdi, blocks, capital, count, counted, dataTable, details, factList, figures, filled, make, number, numbers, prose,
-  seconds, section, untitled, whole,
+  seconds, section, uncapital, untitled, whole,
 } from "./dom.js";
 import { runHref } from "./home.js";
 import { laneChart, partItem, workName } from "./lanes.js";
@@ -69,7 +69,7 @@ function membersLine(step) {
 }
 
 const pathTable = (step) => details("The critical path as a table", () => dataTable("Critical path", [
-  numbers("From", (row) => row.after, seconds),
+  numbers("Began after", (row) => row.after, seconds),
   numbers("Seconds", (row) => row.seconds, (value) => value.toFixed(3)),
   { title: "What", wide: true, text: (row) => partItem(row).text },
   { title: "Phase", text: (row) => row.phase },
@@ -79,16 +79,16 @@ const pathTable = (step) => details("The critical path as a table", () => dataTa
 ], step.path, { page: 30 }));
 
 // How long it took beside the others, and what delayed it, the largest cause first.
-function verdicts(step) {
+function verdicts(step, longer) {
   const causes = step.verdicts.map((verdict) => ({ ...verdict, is_finding: true }));
   if (step.wait) causes.push({ ...step.wait, saved: step.wait.lead, is_finding: false });
   causes.sort((a, b) => b.saved - a.saved);
-  const rows = causes.map((cause, place) => verdictRow(cause, place, [cause.saved, "avoidable"]));
+  const rows = causes.map((cause, place) => verdictRow(cause, place, place ? null : longer));
   return [...rows, make("p", { class: rows.length ? "soft" : "verdict-line" }, prose(step.title))];
 }
 
 const NOT_IN_FILE = "The detail of this step is not in this file: it holds that of the most important steps.";
-const NOT_KEPT = "What it waited for and its trajectories were not kept: of a long run they are kept for some steps.";
+const NOT_KEPT = "When it waited for what, and its trajectories, were not kept: of a long run they are for some steps.";
 
 // The place of a step, and its document: null where there is no such step, or a file does not hold it.
 async function findStep(name, key) {
@@ -119,13 +119,15 @@ export function stepView(name, key) {
   function detailOf(step, number, run) {
     const table = dataTable("Trajectories of the step", trajectoryColumns(hrefOf), step.trajectories,
       { page: 16, empty: "No trajectory was kept." });
+    const samples = hasSamples(run, number)
+      && samplesLink("Prompts and responses of this step", name, "training", number);
     const isPart = step.members > step.trajectories.length;
     const title = `${run.explain.has_gpu ? "GPU time" : "Device time (CPU)"} until the next step`;
     return make("div", { class: "pair" },
       section("waited", "Where its time went", blocks(step.blocks)),
       make("div", {},
-        section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table,
-          hasSamples(run, number) && samplesLink("Prompts and responses of this step", name, "training", number)),
+        step.trajectories.length || samples
+          ? section("members", isPart ? "Its last and slowest trajectories" : "Its trajectories", table, samples) : "",
         step.devices.gpus ? section("step-device", title, shareBar(step.devices)) : ""));
   }
 
@@ -141,7 +143,7 @@ export function stepView(name, key) {
     const title = `${steps.title(index)}: ${seconds(steps.seconds[index])}`;
     return [
       make("div", { class: "title-row" }, make("h1", { id: "step-title" }, title), pager(steps, index)),
-      step && untitled("verdict", "Verdict", verdicts(step)),
+      step && untitled("verdict", "Verdict", verdicts(step, steps.longer[index])),
       untitled("waterfall", "Waterfall", step?.path.length
         ? [waterfall(step, hrefOf), membersLine(step), pathTable(step)]
         : make("p", { class: "soft" }, step ? NOT_KEPT : NOT_IN_FILE)),
@@ -171,8 +173,8 @@ function callLanes(row) {
 
 // How it ended, and what its time went to.
 function factsOf(row) {
-  const names = { llm: () => "LLM", wait: () => "Waiting", tool: (name) => `Tool ${name}` };
-  const nameOf = ({ kind, name }) => names[kind]?.(name) ?? capital(kind);
+  const names = { llm: "LLM", wait: "Waiting", reward: "Reward call" };
+  const nameOf = ({ kind, name }) => names[kind] ?? (kind === "tool" ? `Tool ${name}` : capital(kind));
   const ends = [row.finish, row.outcome !== "success" && row.outcome, row.failed && "failed"];
   return factList([
     ["Ended", filled(ends).join(", ")], ["Score", row.score === null ? "" : number(row.score)],
@@ -186,7 +188,7 @@ function factsOf(row) {
 const callTable = (row) => dataTable("Calls of the trajectory", [
   { title: "What", text: callName },
   { title: "Process", text: (part) => part.process },
-  numbers("Turn", (part) => part.turn), numbers("From", (part) => part.after - row.after, seconds),
+  numbers("Turn", (part) => part.turn), numbers("Began after", (part) => part.after - row.after, seconds),
   figures("Took", (part) => part.seconds, seconds),
   { title: "Outcome", text: (part) => (part.failed ? "failed" : "") },
 ], [...row.activities].sort((a, b) => a.after - b.after), { page: 40, empty: "No call of it was kept." });
@@ -201,12 +203,12 @@ export function trajectoryView(name, key, id) {
   return whole(load, ({ row, number, verdicts: all }, run) => {
     const missing = "It is not among those that were kept.";
     if (!row) return [make("h1", {}, "Trajectory"), make("p", { class: "soft" }, missing)];
-    const own = all.filter((verdict) => verdict.trace_id === id);
+    const own = all.filter((verdict) => verdict.trace_id === id)
+      .map(({ text, next }) => ({ text: `Step ${number}: ${uncapital(text)}`, next, is_finding: true }));
     const kind = row.validate ? "validation" : "training";
     return [
       make("h1", {}, "Trajectory ", bdi(row.label), `: ${seconds(row.seconds)}`),
-      untitled("facts", "Facts", own.map((verdict, place) =>
-        verdictRow({ ...verdict, is_finding: true }, place, [verdict.saved, "avoidable"])), factsOf(row),
+      untitled("facts", "Facts", own.map((line, place) => verdictRow(line, place, null)), factsOf(row),
         hasSamples(run, number) && row.uid && samplesLink("Prompt and responses", name, kind, number, row.uid)),
       untitled("lanes", "Calls", laneChart("Its turns and calls", callLanes(row), row.seconds)),
       section("calls", "Its calls", callTable(row)),

@@ -15,7 +15,7 @@ const CUT = 1.04; // of the limit of the axis: columns that are higher are cut
 export function timeline(steps, open) {
   let [way, parts, heights, limit, shownEvents] = ["phases", [], [], 1, []];
   let isPlain = true; // whether the numbers of the steps are consecutive
-  const key = make("div");
+  const [key, folded] = [make("div"), make("span")];
   const ways = select("Columns", (value) => {
     way = value;
     draw();
@@ -70,9 +70,9 @@ export function timeline(steps, open) {
     const words = new Set(steps.marks.values());
     const hints = [
       (words.has("held") || words.has("slow")) && "▼ slow", words.has("failed") && "■ failed",
-      heights.some((value) => value > limit * CUT) && "Higher columns are cut: their value stands above the gap.",
+      heights.some((value) => value > limit * CUT) && "Gap: the column is higher than the axis",
     ];
-    const hint = make("p", { class: "soft keys" }, filled(hints).join(" · "));
+    const hint = make("p", { class: "soft keys" }, filled(hints).join(" · "), folded);
     key.replaceChildren(legend(parts.map(([own]) => own)), hint);
     const first = isPlain ? steps.number[0] : 0;
     view.update(steps.number.map((_, index) => first + index), [heights]);
@@ -88,6 +88,7 @@ export function timeline(steps, open) {
     const [from, to] = [Math.max(0, Math.ceil(min - offset)), Math.min(heights.length - 1, Math.floor(max - offset))];
     const slot = width / (max - min);
     const each = Math.max(1, Math.ceil(3 * ratio / slot));
+    folded.textContent = each > 1 ? ` · Column: the mean of ${each} steps, its line the longest of them` : "";
     const y = (value) => plot.valToPos(Math.min(value, limit * CUT), "y", true);
     const gap = slot * each > 10 * ratio ? Math.min(4 * ratio, slot * 0.14) : 0;
     const wide = Math.min(96 * ratio, slot * each - gap);

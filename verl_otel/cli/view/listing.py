@@ -80,7 +80,10 @@ class Listing:
             self._watcher.ask(name)
         rows = ({**row, **self._summary(name, signature)} for name, (signature, row) in self._rows.items())
         rated = ({**row, "attention": _rate(row)} for row in rows)
-        return sorted(rated, key=lambda row: (-row["attention"], not row["stalled"], not _is_running(row)))
+        return sorted(
+            rated,
+            key=lambda row: (-row["attention"], not row["stalled"], not _is_running(row), -(row["started"] or 0)),
+        )
 
     def find_state(self, name: str) -> str:
         """Return the state of a run; empty if it is not in the list."""

@@ -13,12 +13,9 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from verl_otel._internal import printable, safe_files
-from verl_otel.analysis import findings
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import rollouts
-from verl_otel.cli.documents.base import to_plain
-from verl_otel.cli.documents.explain import make_explain
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data, document
 from verl_otel.cli.view.access import Access
@@ -35,8 +32,6 @@ HEADERS: Final = (
 )
 """Headers of every page and document."""
 MAX_DESCRIBED: Final = 4
-MAX_EXPLAINED: Final = 100
-"""Steps of one answer in the form of `explain`."""
 WHOLE: Final = 0.999
 """Share of the files of which a run counts as read: one that trains has always written something since."""
 _TYPES: Final = {"css": "text/css", "js": "text/javascript", "html": "text/html"}
@@ -104,8 +99,6 @@ class Site:
                 return {"name": name, **self._describe(name)}
             case ["runs", name, "steps", index]:
                 return data.describe_step(self._find(name)[0], int(index))
-            case ["runs", name, "explain"]:
-                return _explain(*self._find(name), query)
             case ["runs", name, "steps"]:
                 return data.list_steps(self._find(name)[0], max(0, int(query.get("first", ["0"])[0])))
             case ["runs", name, "scalars"]:
@@ -123,10 +116,13 @@ class Site:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
             known = self._described[name] = run, data.describe_run(run)
         age = self._watcher.find_age(name)
+        explained = known[1]["explain"]
+        if read < WHOLE:  # the sentence on the reward is one of the whole run
+            explained = {**explained, "progress": ""}
         return {
             **known[1],
             "state": self._listing.find_state(name) or known[1]["state"],
-            "explain": _judge_whole(known[1]["explain"], read),
+            "explain": explained,
             "read": round(read, 4),
             "age": None if age is None else round(age, 1),
             "log": read_log(run.folders),
@@ -142,18 +138,6 @@ class Site:
 
 def _make_reply(text: str, kind: str, *headers: tuple[str, str]) -> Reply:
     return Reply(200, (("Content-Type", f"{_TYPES[kind]}; charset=utf-8"), *headers, *HEADERS), text.encode())
-
-
-def _explain(run: Explanation, read: float, query: _Query) -> dict[str, Any]:
-    """Return the document of ``verl-otel explain --json``: for some steps, or for those that it would choose."""
-    numbers = {int(text) for text in query.get("step", [])}
-    chosen = [step for step in run.steps if step.number in numbers] or findings.choose_steps(run, MAX_EXPLAINED)
-    return {**_judge_whole(to_plain(make_explain(run, chosen[:MAX_EXPLAINED])), read), "read": round(read, 4)}
-
-
-def _judge_whole(explained: dict[str, Any], read: float) -> dict[str, Any]:
-    """Return an explanation without the sentence on the reward where only a share of the files was read."""
-    return {**explained, "progress": ""} if read < WHOLE else explained
 
 
 def _list_samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
