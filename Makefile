@@ -28,7 +28,7 @@ collector: ## Build the Collector, Prometheus and promtool that tests and `make 
 	@sh collector/build.sh otelcol prometheus
 
 programs: $(UV)
-	@sh collector/build.sh otelcol prometheus alertmanager otelcol-before
+	@sh collector/build.sh otelcol prometheus alertmanager
 
 stack: $(STAMP) collector ## Start a Collector and a Prometheus for trainings on this machine, until Ctrl-C
 	@$(BIN)/verl-otel stack

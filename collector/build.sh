@@ -1,9 +1,8 @@
 #!/bin/sh
 # Build the real programs into ${XDG_CACHE_HOME:-~/.cache}/verl-otel/bin, once for each state of their Go modules.
-# Usage: build.sh otelcol|otelcol-before|prometheus|alertmanager ...   --look: build nothing; exit code 1, with the reason, where something is missing
-# otelcol makes otelcol-verl, prometheus makes prometheus and promtool, alertmanager makes alertmanager and amtool. otelcol-before makes
-# otelcol-verl-before: the sources of otelcol with the modules of an older release, for `make test-pipeline`. Needs Go 1.26.8, or pip or uv to
-# install one.
+# Usage: build.sh otelcol|prometheus|alertmanager ...   --look: build nothing; exit code 1, with the reason, where something is missing
+# otelcol makes otelcol-verl, prometheus makes prometheus and promtool, alertmanager makes alertmanager and amtool.
+# Needs Go 1.26.8, or pip or uv to install one.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname "$0")" && pwd)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/verl-otel
@@ -48,7 +47,7 @@ find_go() {
 make_key() { # folder, and everything else that the result depends on
     folder=$1
     # shellcheck disable=SC2046  # one word per file
-    { cat $(find "$here/$folder" "$here/${folder%-before}" -maxdepth 1 -type f \( -name 'go.*' -o -name '*.go' \) | LC_ALL=C sort -u) && echo "$flags $*"; } |
+    { cat $(find "$here/$folder" -maxdepth 1 -type f \( -name 'go.*' -o -name '*.go' \) | LC_ALL=C sort -u) && echo "$flags $*"; } |
         sha256sum | cut -c 1-16
 }
 
@@ -57,9 +56,9 @@ compile() { # folder, tags, what is compiled ...
     shift 2
     log=$bin/.$folder.log
     (
-        cd "$here/${folder%-before}"
+        cd "$here/$folder"
         GOFLAGS="-mod=readonly -buildvcs=false" nice -n 10 \
-            "$go" build -modfile="$here/$folder/go.mod" -v -trimpath -ldflags="-s -w" -tags "$tags" -o "$work/" "$@"
+            "$go" build -v -trimpath -ldflags="-s -w" -tags "$tags" -o "$work/" "$@"
     ) >"$log" 2>&1 &
     build=$!
     while kill -0 $build 2>/dev/null; do
@@ -107,7 +106,6 @@ fi
 for what in "$@"; do
     case $what in
         otelcol) install_one otelcol otelcol-verl grpcnotrace,remove_all_sd . ;;
-        otelcol-before) install_one otelcol-before otelcol-verl-before grpcnotrace,remove_all_sd . ;;
         prometheus)
             install_one prometheus "prometheus promtool" remove_all_sd,netgo \
                 github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool
@@ -117,7 +115,7 @@ for what in "$@"; do
                 github.com/prometheus/alertmanager/cmd/alertmanager github.com/prometheus/alertmanager/cmd/amtool
             ;;
         *)
-            echo "build.sh knows otelcol, otelcol-before, prometheus and alertmanager, not $what" >&2
+            echo "build.sh knows otelcol, prometheus and alertmanager, not $what" >&2
             exit 2
             ;;
     esac

@@ -29,10 +29,10 @@ def test_a_gateway_holds_the_trajectories_in_flight():
 
 
 def test_the_series_are_those_of_the_guide(tmp_path):
-    """With eight workers the count is the one that Prometheus has been seen to have; every process of the run is counted."""
+    """Each GPU and each node adds as many as there; every process of the run is counted."""
     found = probes.series(tmp_path)
     assert found["processes_1024"] == shape.PROCESSES
-    assert found["own_1024"] - found["own_64"] == 41 * (1024 - 64)
+    assert found["own_1024"] - found["own_64"] == 42 * (1024 - 64) + 4 * (128 - 8)
 
 
 @pytest.mark.full

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders import otlp_json
 from tests.builders.environments import inherit
 from tests.collector.nodes import Node
 from tests.collector.tiers import fetch
@@ -185,6 +186,12 @@ def submit_training(out, cluster, *, steps=2, nodes=2, mode="sync", **variables)
             if process.poll() is None:
                 stop = [*ray, "stop", "--address", cluster.dashboard, name]
                 subprocess.run(stop, env=inherit("RAY_") | QUIET, capture_output=True, timeout=60, check=False)
+
+
+def read_instances(training):
+    """Return the instances that have written metrics."""
+    lines = [line for path in training.folder.glob("metrics-*.jsonl") for line in otlp_json.read_objects(path)]
+    return {resource["service.instance.id"] for line in lines for resource, _, _ in otlp_json.each_metric(line)}
 
 
 def await_totals(stack, training, wait_for, steps=None):

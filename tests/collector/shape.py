@@ -23,8 +23,10 @@ WORKERS: Final = 8
 
 TRAINING: Final = tuple(takewhile(lambda name: name != metric_names.ROLLOUT_TRAJECTORY_DURATION, METRICS))
 """The rows of the run, its steps, phases and workers, which are before those of trajectories."""
+SYNC: Final = {"verl.weight_sync.size": 1, "verl.weight_sync.part.duration": 2}
+"""Rows of the rank that sends weights, and of the replica that receives them."""
 TRAINER: Final = {
-    **{name: 1 for name in TRAINING if "worker" not in name},
+    **{name: 1 for name in TRAINING if "worker" not in name and name not in SYNC},
     "verl.training.steps_since_best": 3,
     "verl.training.trend": 3,
     "verl.training.change": 4,
@@ -46,6 +48,8 @@ TRAINER: Final = {
     "verl.rollout.slowest.tokens": 2,
     **dict.fromkeys((name for name in METRICS if name.startswith("verl.reward.score.")), 1),
     "verl.reward.groups": 4,
+    "verl.reward.component": 12,
+    "verl.rollout.dropped": 5,
     "verl.gpu.time": len(GPU_CAUSES),
     "verl.gpu.waiting.share": 3,
     "verl.gpu.memory.peak": 4,
@@ -62,8 +66,10 @@ OPT_IN: Final = {"gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
 """Second names of other rows, with ``OTEL_SEMCONV_STABILITY_OPT_IN`` only."""
 AGENT_LOOP: Final = {
     "verl.rollout.trajectory.duration": 2,
+    "verl.rollout.trajectories": 4,
     "verl.rollout.turn.duration": 2,
     "verl.tool.call.duration": 4,
+    "verl.tool.setup.time": 2,
     "verl.rollout.active": 1,
     "verl.rollout.oldest.age": 1,
     "verl.rollout.tokens": 6,
@@ -73,6 +79,7 @@ AGENT_LOOP: Final = {
     "gen_ai.client.inference.duration": 2,
     "gen_ai.client.inference.usage.input_tokens": 2,
     "gen_ai.client.inference.usage.output_tokens": 2,
+    "gen_ai.client.inference.usage.cache_read.input_tokens": 2,
     "verl.event_loop.lag": 2,
 }
 REWARD: Final = {"verl.reward.duration": 2, "verl.reward.samples": 2 * (len(REWARD_BINS) + 1), "verl.event_loop.lag": 2}
@@ -101,6 +108,8 @@ NODE: Final = {
     "verl.host.memory.limit": 1,
     "verl.host.memory.available": 1,
     "verl.gpu.unreadable": 1,
+    "verl.ray.spill.io": 2,
+    "verl.ray.spill.time": 2,
     "verl.event_loop.blocked": 1,
 }
 """Rows that one process of a node reads; one of its GPUs could not be read, and the event loop of one of its processes was blocked."""
@@ -136,10 +145,12 @@ def members_of(gpus, workers=WORKERS):
     found = [Member("trainer", 0, TRAINER)]
     for rank in range(gpus):
         reads = NODE | {name: count * min(gpus, GPUS_OF_NODE) for name, count in GPU.items()}
-        found.append(Member("actor_rollout_ref", rank, RANK | (reads if rank % GPUS_OF_NODE == 0 else {})))
+        syncs = SYNC if rank == 0 else {}
+        found.append(Member("actor_rollout_ref", rank, RANK | syncs | (reads if rank % GPUS_OF_NODE == 0 else {})))
     for rank in range(workers):
         found += [Member("agent_loop", rank, AGENT_LOOP), Member("reward", rank, REWARD)]
-    found += [Member("llm_server", rank, SERVER) for rank in range(replicas_of(gpus))]
+    server = SERVER | {"verl.engine.memory.asleep": min(gpus, GPUS_OF_REPLICA)}
+    found += [Member("llm_server", rank, server | ({} if rank else SYNC)) for rank in range(replicas_of(gpus))]
     return [Member(each.role, each.rank, EVERYWHERE | each.rows) for each in found]
 
 

@@ -17,7 +17,6 @@ from tests.builders.training_logs import find_unexpected
 from tests.collector import ray_bed
 from tests.collector.nodes import find_hindrance
 from tests.collector.tiers import OPENER
-from tests.end_to_end import pipeline_values
 from verl_otel.integrations.ray import cluster_endpoint, discovery
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "cluster.md"
@@ -162,7 +161,7 @@ def test_every_process_of_both_nodes_is_in_prometheus(cluster, stack, tmp_path, 
         assert process.wait(600) == 0, training.log[-4000:]
     assert find_unexpected(training.log) == []
     assert {labels["instance"].rpartition("/")[2] for labels, _ in engines} == {"llm_server-0-cpu", "llm_server-1-cpu"}
-    written = {dict(labels)["instance"] for _, labels in pipeline_values.read_last(training.folder)}
+    written = ray_bed.read_instances(training)
 
     def find_processes():
         return {labels["instance"] for labels, _ in ray_bed.query(stack, 'target_info{job="verl"}')}

@@ -11,7 +11,6 @@ from tests.builders.training_logs import find_unexpected
 from tests.collector import ray_bed
 from tests.collector.nodes import find_hindrance
 from tests.collector.tiers import fetch
-from tests.end_to_end import pipeline_values
 
 pytest.importorskip("ray", reason="Ray is not installed in this environment")
 pytest.importorskip("verl", reason="verl is not installed in this environment")
@@ -63,7 +62,7 @@ def await_engines(stack, training, process, wait_for, count=1):
 
 def await_processes(stack, training, wait_for):
     """Wait until Prometheus has each process that has written metrics; returns the labels of all."""
-    written = {dict(labels)["instance"] for _, labels in pipeline_values.read_last(training.folder)}
+    written = ray_bed.read_instances(training)
     query = f'last_over_time(target_info{{job="verl", verl_run_id="{training.folder.name}"}}[1h])'
 
     def find():

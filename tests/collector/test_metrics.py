@@ -4,23 +4,15 @@
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 
+from tests.builders import golden_names
 from verl_otel.prometheus_names import label_name
 
-HERE = Path(__file__).resolve().parent
-GOLDEN = HERE.parent / "contracts" / "golden_names.txt"
 BASE = {"job", "instance", "verl_role", "verl_run_id"}
 OVERLAYS = {"scrape": (), "push": ("metrics-by-otlp.yaml",), "remote write": ("metrics-by-remote-write.yaml",)}
 SELECT = '{verl_run_id="r", __name__!~"target_info|scrape_.*|up"}'
-
-
-def golden():
-    """Return the golden table: OTel name to (Prometheus name, kind, labels)."""
-    rows = (re.fullmatch(r"(\S+) (\S+) (\S+) \{(.*)\}", line) for line in GOLDEN.read_text().splitlines())
-    return {row[1]: (row[3], row[2], set(filter(None, row[4].split(",")))) for row in rows}
 
 
 def read_series(prometheus):
@@ -36,7 +28,7 @@ def read_series(prometheus):
 
 def expect(said, role):
     """Return the series that Prometheus has to have: (name, labels) to value, by the golden table and what a sender recorded."""
-    table, wanted = golden(), {}
+    table, wanted = golden_names.read(), {}
     base = {"job": "verl", "instance": f"r/{role}-3", "verl_role": role, "verl_run_id": "r"}
     for each in said:
         if "." in each["name"] and each["name"] not in table:
@@ -89,7 +81,11 @@ def test_every_point_is_queried_back(start_pipeline, start_prometheus, run_sende
         key: (found[key], value) for key, value in wanted.items() if found[key] != pytest.approx(value, rel=1e-12)
     }
     assert not different
-    names = {name for name, _, _ in golden().values()} | {"user_things_total", "user_level", "user_waits_seconds"}
+    names = {name for name, _, _ in golden_names.read().values()} | {
+        "user_things_total",
+        "user_level",
+        "user_waits_seconds",
+    }
     for name, labels in found:
         assert re.sub(r"_(bucket|sum|count)$", "", name) in names or name in names, f"not in the golden table: {name}"
         assert {key for key, _ in labels} >= BASE, (name, labels)

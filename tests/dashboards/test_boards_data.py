@@ -179,18 +179,6 @@ def test_roles_narrow_processes(recorded):
     assert len(roles()) > 1
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_numbers_are_those_of_the_files(recorded, run):
-    """What the overview shows in the end is what the run wrote last."""
-    for title, metric in (
-        ("Step", "verl.training.step"),
-        ("Reward now", "verl.average_reward"),
-        ("State", "verl.run.state"),
-    ):
-        (curve,) = ask(recorded, "overview", title, run=run.name)
-        assert curve.series.values[-1] == pytest.approx(ends(run, metric)), title
-
-
 def test_the_table_joins_the_runs(recorded):
     """One row for each run, with its state, step and reward beside its project: the queries meet in one row."""
     values = evaluate(recorded, "overview")

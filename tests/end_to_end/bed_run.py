@@ -111,7 +111,6 @@ def start(
     out,
     *,
     command=None,
-    prefix=(),
     overrides=(),
     python=sys.executable,
     hide="",
@@ -139,7 +138,7 @@ def start(
     begin = time.monotonic()
     with (training.out / "training.log").open("wb") as log:
         process = subprocess.Popen(
-            [*map(str, prefix), *command],
+            command,
             env=environ,
             cwd=out,
             stdout=log,

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainings that the end-to-end tests read. Each is run once and shared; a minute or two each."""
 
-import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -66,7 +64,7 @@ def piped(pipeline, wait_for):
     """PPO with critic, tools, validation and checkpoints, pushed through the pipeline and scraped beside it; its last word has arrived."""
     from tests.end_to_end.pipeline import EXPORT
 
-    out, began = pipeline.real, time.time()
+    out = pipeline.real
     training = bed_run.train(
         out, steps=8, tool=True, algorithm="gae",
         overrides=[
@@ -76,7 +74,7 @@ def piped(pipeline, wait_for):
         VERL_OTEL_EXPORTERS="file,otlp,prometheus", OTEL_EXPORTER_OTLP_ENDPOINT=pipeline.agent.http_url,
         OTEL_METRIC_EXPORT_INTERVAL=EXPORT, CPU_BED_SLOW_TOOL="3:11",
     )  # fmt: skip
-    training.pipeline, training.began = pipeline, began
+    training.pipeline = pipeline
     wait_for(lambda: pipeline.watcher.query('last_over_time(verl_run_state{verl_run_id="real"}[1h]) == 2'), 30, 0.5)
     return training
 
@@ -85,29 +83,3 @@ def piped(pipeline, wait_for):
 def tool_run(outs):
     """A tool agent, of whose tool one call is slow, one raises and one hangs until its time-out; without the nvtx package."""
     return modes.share("tools", lambda: modes.train("tools", outs / "tools"))
-
-
-@pytest.fixture(scope="session")
-def custom_run(outs):
-    """A user's own agent loop, tool and reward function, decorated, under ``opentelemetry-instrument``."""
-    out = outs / "custom"
-    code = Path(__file__).resolve().parent / "user_code.py"
-    loops = out / "loops.yaml"
-    out.mkdir()
-    loops.write_text("- name: mine\n  _target_: user_code.MyLoop\n")
-    overrides = [
-        "trainer.total_training_steps=1", "trainer.test_freq=-1",
-        "actor_rollout_ref.rollout.agent.default_agent_loop=mine",
-        f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}",
-        f"reward.custom_reward_function.path={code}",
-    ]  # fmt: skip
-    instrument = Path(sys.executable).with_name("opentelemetry-instrument")
-    return bed_run.train(
-        out,
-        prefix=[instrument, "--traces_exporter", "console", "--metrics_exporter", "none", "--logs_exporter", "none"],
-        overrides=overrides,
-        gen="random",
-        PYTHONPATH_EXTRA=code.parent,
-        OTEL_BSP_SCHEDULE_DELAY=200,
-        VERL_OTEL_RUN_DIR=out / "runs",
-    )

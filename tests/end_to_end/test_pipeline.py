@@ -1,15 +1,18 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A real training through a real agent and a real gateway into a real Prometheus, compared with what it wrote, and with what verl and the bed wrote."""
+"""A real training through a real agent and a real gateway into a real Prometheus: its metrics, the traces that are kept, exemplars and alerts.
 
-import time
+That every value arrives, pushed or scraped, is tested with the whole catalogue (`tests/collector/test_metrics.py`); totals are counted by
+`tests.recount`.
+"""
 
 import pytest
 
+from tests.builders import golden_names
 from tests.builders.training_logs import find_unexpected
 from tests.collector import trajectories
 from tests.collector.tiers import read_spans
-from tests.end_to_end import counts, pipeline_values
+from tests.end_to_end import counts
 from verl_otel.semconv.metric_names import METRICS
 
 pytestmark = [pytest.mark.verl, pytest.mark.collector]
@@ -33,17 +36,6 @@ ABSENT = {
     "verl.weight_sync.payload": "the bed has no weight sync that sends changes only",
 }
 """Metrics of the catalogue that this run need not have, and why."""
-ONLY_SCRAPED = {
-    "service_name": "is job",
-    "service_instance_id": "is instance",
-    "exported_verl_role": "the target has it, and the page as well",
-    "exported_verl_run_id": "as exported_verl_role",
-    "process_pid": "gateway.yaml takes away what changes with each start of a process",
-    "ray_actor_id": "as process_pid",
-    "ray_job_id": "as process_pid",
-    "verl_run_attempt": "as process_pid",
-}
-"""Labels of ``target_info`` that a scrape has more, and why."""
 HISTOGRAM = "verl_rollout_trajectory_duration_seconds_bucket"
 SLOW_SECONDS, SHARE = 120, 5
 """What gateway.yaml keeps by default: trajectories of so many seconds, and so many of a hundred."""
@@ -64,69 +56,12 @@ def test_training_succeeds(piped):
 
 def test_every_metric_of_the_catalogue_is_there(piped):
     """Prometheus knows each metric that the run can produce by its golden name; of what the run cannot produce we know why."""
-    found = {name for name, _ in pipeline_values.last_values(piped.pipeline.watcher, "real")}
-    table = pipeline_values.golden()
+    series = piped.pipeline.watcher.query('last_over_time({verl_run_id="real"}[1h])')
+    found = {labels["__name__"] for labels, _ in series}
+    table = golden_names.read()
     missing = {name for name in METRICS if not {table[name][0], table[name][0] + "_count"} & found}
     assert missing <= ABSENT.keys()
     assert {"verl.otel.errors", "verl.otel.spans.dropped", "verl.otel.points.dropped"} <= missing
-
-
-def test_every_value_is_queried_back(piped):
-    """The last value of each gauge, the total of each counter, count and sum of each histogram are those in the files of their process."""
-    wanted = pipeline_values.expect(piped.folder)
-    assert len(wanted) > 250
-    assert len({name for name, _ in wanted}) > 120
-    assert not pipeline_values.find_wrong(wanted, pipeline_values.last_values(piped.pipeline.watcher, "real"))
-
-
-def test_totals_equal_the_beds_own_log(piped):
-    """Trajectories, LLM calls, tool calls, rewards, steps and checkpoints are as many, and as long, as the bed itself wrote down."""
-    of = {kind: piped.bed(kind) for kind in ("trajectory", "server", "tool", "score", "reward")}
-    totals = {
-        "verl_rollout_trajectory_duration_seconds_count{}": len(of["trajectory"]),
-        "verl_rollout_turns_count{}": len(of["trajectory"]),
-        "gen_ai_client_inference_duration_seconds_count{}": len(of["server"]),
-        "verl_tool_call_duration_seconds_count{}": len(of["tool"]),
-        "verl_reward_duration_seconds_count{}": len(of["score"]),
-        "verl_reward_samples_total{}": len(of["score"]),
-        "verl_training_steps_total{}": len([number for number in piped.scalars() if number > 0]),
-        "verl_checkpoint_duration_seconds_count{}": len(list((piped.out / "checkpoints").glob("global_step_*"))),
-        "verl_run_state{}": 2,
-    }
-    assert min(totals.values()) > 1
-    for name, total in totals.items():
-        assert ask(piped, f"sum(last_over_time({name}[1h]))") == total, name
-    seconds = ask(piped, "sum(last_over_time(verl_rollout_trajectory_duration_seconds_sum{}[1h]))")
-    theirs = sum(each["seconds"] for each in of["trajectory"])
-    assert counts.is_close(seconds, theirs)
-
-
-def test_pushed_and_scraped_series_are_the_same(piped):
-    """Agent, gateway and Prometheus make the same names and the same label sets of a process as a scrape of its own /metrics."""
-    span = piped.began, time.time()
-    pushed, scraped = (
-        pipeline_values.all_series(each, "real", *span) for each in (piped.pipeline.watcher, piped.pipeline.beside)
-    )
-    ours, theirs = pipeline_values.own_series(pushed), pipeline_values.own_series(scraped)
-    assert len(ours) > 500
-    assert ours == theirs
-    for name, labels in ours:
-        assert {"job", "instance", "verl_role", "verl_run_id"} <= dict(labels).keys(), name
-
-
-def test_target_info_differs_by_what_is_known(piped):
-    """Of ``target_info`` a scrape has some labels more, `ONLY_SCRAPED`; all others are equal."""
-    span = piped.began, time.time()
-    pushed, scraped = (
-        {
-            frozenset((key, value) for key, value in labels if key not in ONLY_SCRAPED)
-            for name, labels in pipeline_values.all_series(each, "real", *span)
-            if name == "target_info"
-        }
-        for each in (piped.pipeline.watcher, piped.pipeline.beside)
-    )
-    assert len(pushed) >= 5
-    assert pushed == scraped
 
 
 @pytest.fixture(scope="module")

@@ -137,35 +137,3 @@ def test_fields_of_the_user_stand_in_the_record_of_their_step(tool_run):
     steps = {span.attributes["verl.step.number"]: span.trace for span in tool_run.spans() if span.name == "verl.step"}
     assert {step: record["trace_id"] for step, record in rollouts.items()} == steps
     assert [record["step"] for record in records if record["scope"] == "sampler"] == [1, 2, 3]
-
-
-@pytest.mark.matrix
-def test_a_users_own_loop_tool_and_reward_have_their_spans_once(custom_run):
-    """Hooked and decorated is one span, with the decorator's words; the user's own OpenTelemetry spans join the trace."""
-    assert custom_run.returncode == 0, custom_run.log[-3000:]
-    spans = custom_run.spans()
-    children, count = below(spans), Counter(span.name for span in spans)
-    trajectories = [span for span in spans if span.name == "verl.trajectory"]
-    assert len(trajectories) == len(custom_run.bed("trajectory")) == 8
-    assert count["execute_tool adder"] == len(custom_run.bed("tool")) == 8
-    assert count["verl.reward"] == len(custom_run.bed("score")) == 8
-    assert count["verl.generate"] == len(custom_run.bed("server")) == 16
-    assert {span.attributes["verl.data.source"] for span in spans if span.name == "verl.reward"} == {"mine"}
-    assert {span.attributes["verl.reward.score"] for span in spans if span.name == "verl.reward"} == {0.25}
-    for root in trajectories:
-        assert root.attributes["gen_ai.agent.name"] == "mine"
-        turns = [span for span in children[root.id] if span.name == "verl.turn"]
-        assert Counter(span.name.partition(" ")[0] for turn in turns for span in children[turn.id]) == {
-            "chat": 2, "execute_tool": 1,
-        }  # fmt: skip
-    known = {span.id for span in spans}
-    assert not [span.name for span in spans if span.parent and span.parent not in known]
-
-
-@pytest.mark.matrix
-def test_a_foreign_provider_keeps_its_own_spans(custom_run):
-    """The provider that ``opentelemetry-instrument`` set stays: the user's spans go to its console, below our trace."""
-    assert '"name": "user work"' in custom_run.log
-    assert '"name": "verl.step"' not in custom_run.log
-    tools = {f"0x{span.id}" for span in custom_run.spans() if span.name == "execute_tool adder"}
-    assert any(f'"parent_id": "{tool}"' in custom_run.log for tool in tools)

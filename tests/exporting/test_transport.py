@@ -254,6 +254,7 @@ def test_a_request_arrives_whole(sink, signal, compression):
         (503, {"Retry-After": "inf"}, True, 300.0),
         (503, {"Retry-After": "soon"}, True, 0.0),
         (503, {"Retry-After": "nan"}, True, 0.0),
+        (503, {"Retry-After": "1e400"}, True, 300.0),
         (504, {}, True, 0.0),
     ],
 )

@@ -3,7 +3,6 @@
 """Servers on the loopback that answer OTLP requests in hostile ways."""
 
 import contextlib
-import gzip
 import socket
 import struct
 import threading
@@ -44,12 +43,6 @@ def bad_chunk(connection, stopped):
     connection.sendall(OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n")
 
 
-def gzip_bomb(connection, stopped):
-    """A compressed body that grows a thousandfold."""
-    body = gzip.compress(bytes(16 << 20))
-    connection.sendall(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-
 def nothing_to_say(connection, stopped):
     """A success without a body."""
     connection.sendall(OK + b"Content-Type: text/html\r\nContent-Length: 0\r\n\r\n")
@@ -71,17 +64,6 @@ def nothing(connection, stopped):
     stopped.wait(60)
 
 
-def retry_after(value):
-    """Return a server that asks to be tried again later."""
-
-    def answer(connection, stopped):
-        connection.sendall(
-            b"HTTP/1.1 503 Busy\r\nRetry-After: %s\r\nContent-Length: 0\r\n\r\n" % value.encode("latin-1")
-        )
-
-    return answer
-
-
 def redirect(to):
     """Return a server that sends to another place."""
 
@@ -93,9 +75,8 @@ def redirect(to):
     return answer
 
 
-TAKING = (huge_body, bad_chunk, gzip_bomb, nothing_to_say, reset_in_body)
+TAKING = (huge_body, bad_chunk, nothing_to_say, reset_in_body)
 """Those whose status says that they have taken it."""
-RETRY_AFTER = ("99999999999", "-5", "nan", "inf", "-inf", "1e400", "", "Mon, 99 Foo 2026", "0x10", "\xff")
 
 
 class Endpoint:

@@ -38,15 +38,21 @@ class Sink:
     def __exit__(self, *error):
         self._server.close()
 
+    def spans(self):
+        """Every span received."""
+        groups = [group for request in self.traces for group in request.resource_spans]
+        return [span for group in groups for scope in group.scope_spans for span in scope.spans]
+
     def span_ids(self):
         """Ids of every span received."""
-        return [
-            span.span_id.hex()
-            for request in self.traces
-            for group in request.resource_spans
-            for scope in group.scope_spans
-            for span in scope.spans
+        return [span.span_id.hex() for span in self.spans()]
+
+    def named(self, name):
+        """Every metric received under a name."""
+        scopes = [
+            scope for request in self.metrics for group in request.resource_metrics for scope in group.scope_metrics
         ]
+        return [metric for scope in scopes for metric in scope.metrics if metric.name == name]
 
     def numbers(self):
         """The last value of every number point received: (name, labels) to value."""
@@ -64,3 +70,9 @@ class Sink:
                             value = getattr(point, kind) if kind else point.count
                             found[(metric.name, labels, instance)] = value
         return found
+
+
+def read_sums(sink, name="my.things"):
+    """Return temporality and value of every point of a sum that a sink has received."""
+    sums = [metric.sum for metric in sink.named(name)]
+    return [(each.aggregation_temporality, point.as_int) for each in sums for point in each.data_points]

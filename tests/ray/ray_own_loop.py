@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training loop of one's own, without verl, that keeps a log of its own: with Ray, and in one process without.
+"""A training loop of one's own, without verl, that keeps a log of its own, with Ray.
 
 Usage: ray_own_loop.py MODE   (settings by environment)
 
-MODE: ``plain``: without Ray, agents and workers are threads; ``enabled`` (by the environment), ``before`` or ``after``: `verl_otel.init` before or
-after ``ray.init``; ``late``: after the agents were created and used; ``nodes``: as ``enabled``, on a cluster of two nodes. A tool is slow in
+MODE: ``enabled`` (by the environment), ``before`` or ``after``: `verl_otel.init` before or after ``ray.init``; ``late``: after the agents were created and used; ``nodes``: as ``enabled``, on a cluster of two nodes. A tool is slow in
 step 3, a reward in step 4, a worker in step 5.
 """
 
@@ -13,8 +12,8 @@ import json
 import os
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+
+import ray
 
 import verl_otel
 
@@ -54,7 +53,7 @@ class Agent:
         return {"prompt_ids": [1] * 12, "response_ids": [2] * 5, "num_turns": 1}
 
     def describe(self):
-        return self.log, ray.get_runtime_context().get_node_id() if MODE != "plain" else ""
+        return self.log, ray.get_runtime_context().get_node_id()
 
 
 class Learner:
@@ -68,35 +67,8 @@ class Learner:
         time.sleep(SLOW if (step, self.rank) == LATE_WORKER else USUAL)
 
 
-class Local:
-    """An object whose methods run in threads, in the context of the caller, as those of an actor do."""
-
-    THREADS = ThreadPoolExecutor(max(SAMPLES, WORKERS))
-
-    def __init__(self, wrapped):
-        self._wrapped = wrapped
-
-    def call(self, name, *arguments):
-        return self.THREADS.submit(copy_context().run, getattr(self._wrapped, name), *arguments)
-
-
-class Remote:
-    """An actor."""
-
-    def __init__(self, wrapped):
-        kind, arguments = wrapped
-        self._actor = ray.remote(kind).options(scheduling_strategy="SPREAD").remote(*arguments)
-
-    def call(self, name, *arguments):
-        return getattr(self._actor, name).remote(*arguments)
-
-
 def create(kind, *arguments):
-    return Local(kind(*arguments)) if MODE == "plain" else Remote((kind, arguments))
-
-
-def get(waiting):
-    return [future.result() for future in waiting] if MODE == "plain" else ray.get(waiting)
+    return ray.remote(kind).options(scheduling_strategy="SPREAD").remote(*arguments)
 
 
 def start_ray():
@@ -113,30 +85,25 @@ def start_ray():
 def main():
     if MODE == "before":
         verl_otel.init(run_dir=os.environ["OWN_RUN_DIR"])
-    if MODE != "plain":
-        start_ray()
+    start_ray()
     if MODE == "after":
         verl_otel.init(run_dir=os.environ["OWN_RUN_DIR"])
     agents = [create(Agent) for _ in range(3)]
     if MODE == "late":
-        get([agent.call("roll_out", "unrecorded", 0, 0) for agent in agents])
+        ray.get([agent.roll_out.remote("unrecorded", 0, 0) for agent in agents])
         verl_otel.init(run_dir=os.environ["OWN_RUN_DIR"])
     learners = [create(Learner, rank) for rank in range(WORKERS)]
     for number in range(1, STEPS + 1):
         with verl_otel.step(number):
             with verl_otel.phase("gen"):
-                get([agents[i % 3].call("roll_out", f"p{number}", i, number) for i in range(SAMPLES)])
+                ray.get([agents[i % 3].roll_out.remote(f"p{number}", i, number) for i in range(SAMPLES)])
             with verl_otel.phase("update_actor"):
-                get([learner.call("update", number) for learner in learners])
-    described = get([agent.call("describe") for agent in agents])
-    if MODE != "plain":
-        ray.shutdown()
+                ray.get([learner.update.remote(number) for learner in learners])
+    described = ray.get([agent.describe.remote() for agent in agents])
+    ray.shutdown()
     log = [row for rows, _ in described for row in rows]
     print("RESULT " + json.dumps({"log": log, "nodes": len({node for _, node in described})}), flush=True)
 
-
-if MODE != "plain":
-    import ray
 
 if __name__ == "__main__":
     main()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A loop without verl, plain and on real Ray: however telemetry is started, all actors are one run, and nothing is lost at ``ray.shutdown``."""
+"""A loop without verl on real Ray: however telemetry is started, all actors are one run, and nothing is lost at ``ray.shutdown``."""
 
 import pytest
 
@@ -14,7 +14,6 @@ from verl_otel.cli import wording
 from verl_otel.cli.check import check_runs
 
 SETTINGS = {
-    "plain": lambda folder: {"VERL_OTEL_ENABLED": 1},
     "enabled": lambda folder: {"VERL_OTEL_ENABLED": 1},
     "before": lambda folder: {"OWN_RUN_DIR": folder},
     "after": lambda folder: {"OWN_RUN_DIR": folder},
@@ -38,17 +37,15 @@ def test_the_run_is_that_of_the_loop(tmp_path, mode):
     (folder,) = (tmp_path / "runs").iterdir()
     explained = reader.read([folder])[0]
     assert found["nodes"] == (2 if mode == "nodes" else 1)
-    processes = 1 if mode == "plain" else 7
-    assert (explained.state, explained.counts.processes, explained.completeness.orphans) == ("finished", processes, 0)
+    assert (explained.state, explained.counts.processes, explained.completeness.orphans) == ("finished", 7, 0)
     assert explained.counts.trajectories == explained.counts.trained == len(found["log"]) == 30
     recorded = [(item.uid, item.rollout_index, item.step, item.score) for item in Run.open(folder).trajectories()]
     assert sorted(recorded) == sorted(tuple(row) for row in found["log"])
 
 
-@pytest.mark.parametrize("mode", ["plain", "before"])
-def test_what_was_planted_is_named(tmp_path, mode):
+def test_what_was_planted_is_named(tmp_path):
     """Each step in which something is slow has this verdict and no other; on a busy machine other things are slow, too."""
-    run("ray_own_loop.py", mode, tmp_path=tmp_path, **SETTINGS[mode](tmp_path / "runs"))
+    run("ray_own_loop.py", "before", tmp_path=tmp_path, OWN_RUN_DIR=tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()
     verdicts = {step.number: step.verdicts for step in reader.read([folder])[0].steps if step.number in PLANTED}
     named = {number: (v.kind, v.subject, v.cause, v.cause_name) for number, (v,) in verdicts.items()}

@@ -18,22 +18,6 @@ def test_the_context_access_is_one_per_process():
     assert pickle.loads(pickle.dumps(context_access())) is context_access()
 
 
-def test_decorators_work_by_both_paths(both_paths, is_outside):
-    """Decorated functions and generators record and restore the context by both paths."""
-
-    @verl_otel.tool("inner")
-    def inner():
-        return current_span().name
-
-    @verl_otel.span("outer")
-    def outer():
-        yield inner()
-
-    assert list(outer()) == ["execute_tool inner"]
-    assert is_outside()
-    assert both_paths.span("execute_tool inner").parent_id == both_paths.span("outer").span_id
-
-
 def test_an_exit_in_a_copied_context_restores_it(both_paths, caplog):
     """A block left in a copy of the context in which it was entered, as another task does, is not current there any more."""
 

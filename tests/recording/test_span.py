@@ -1,8 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from opentelemetry import trace
@@ -11,10 +9,6 @@ import verl_otel
 from verl_otel.recording import collection, span
 from verl_otel.recording.span import Span, current_span
 from verl_otel.recording.state import RECORDER
-
-
-def by_id(spans):
-    return {each.span_id: each for each in spans}
 
 
 def test_spans_have_the_time_of_the_wall_clock(recorded, monkeypatch):
@@ -28,51 +22,6 @@ def test_spans_have_the_time_of_the_wall_clock(recorded, monkeypatch):
     gen, step = recorded.span("verl.phase.gen"), recorded.span("verl.step")
     assert (step.start_ns, step.end_ns) == (1_100_000_000_000, 1_102_000_000_000)
     assert (gen.start_ns, gen.end_ns) == (1_101_000_000_000, 1_102_000_000_000)
-
-
-def test_256_tasks_have_the_right_children(recorded):
-    """Of 256 concurrent tasks each keeps its own span and its own three children, below the span that started them."""
-
-    async def child(number, index):
-        with verl_otel.span("child", attributes={"of": number, "index": index}):
-            await asyncio.sleep(0)
-
-    async def task(number):
-        with verl_otel.span("task", attributes={"number": number}):
-            await asyncio.sleep(0)
-            await asyncio.gather(*(child(number, index) for index in range(3)))
-            await asyncio.sleep(0)
-
-    async def main():
-        with verl_otel.step(1):
-            await asyncio.gather(*(task(number) for number in range(256)))
-
-    asyncio.run(main())
-    spans = recorded.spans
-    step = next(each for each in spans if each.name == "verl.step")
-    tasks = by_id(each for each in spans if each.name == "task")
-    children = [each for each in spans if each.name == "child"]
-    assert len(tasks) == 256
-    assert len(children) == 768
-    assert {each.parent_id for each in tasks.values()} == {step.span_id}
-    assert all(tasks[each.parent_id].attributes["number"] == each.attributes["of"] for each in children)
-    assert {each.trace_id for each in spans} == {step.trace_id}
-
-
-def test_ids_asked_for_by_many_threads_are_the_same(recorded):
-    """Threads that ask one span for its ids at the same time get the same answer, which is the exported one."""
-    start = threading.Barrier(8, timeout=60)
-
-    def ask(asked):
-        start.wait()
-        context = asked.get_span_context()
-        return context.trace_id, context.span_id
-
-    with ThreadPoolExecutor(8) as pool:
-        for _ in range(50):
-            with verl_otel.tool("python") as made:
-                assert len(set(pool.map(ask, [made] * 8))) == 1
-    assert len({each.span_id for each in recorded.spans}) == 50
 
 
 def test_a_block_that_is_off_is_not_current(is_outside):

@@ -10,6 +10,12 @@ __all__ = ["environ", "files", "run", "run_script", "spawn", "start"]
 
 
 @pytest.fixture
+def written(files, tmp_path):
+    """The files of the run that a script writes."""
+    return files(tmp_path / "runs" / "r1")
+
+
+@pytest.fixture
 def run_script(run, files, tmp_path):
     """Run a script that must succeed; returns the files of its run."""
 

@@ -5,7 +5,7 @@
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
-from tests.fakes.otlp_sink import Sink
+from tests.fakes.otlp_sink import Sink, read_sums
 
 pytestmark = pytest.mark.full
 
@@ -64,26 +64,6 @@ assert read() == [8]
     assert [point.value for point in points[-1:]] == ([7] if CAN_ATTACH else [])
     (step,) = files.spans()
     assert {point.resource["service.instance.id"] for point in points} <= {step.resource["service.instance.id"]}
-
-
-@needs_attaching
-def test_a_second_session_begins_at_zero(run_script):
-    """Every session attaches readers of its own, on /metrics, too, and none is left behind."""
-    run_script(
-        PROVIDER
-        + """
-for _ in range(3):
-    verl_otel.init(exporters="prometheus")
-    session.current_session().open_now()
-    counter.add(7)
-    address = f"http://127.0.0.1:{session.current_session().outputs.exporters[-1].port}/metrics"
-    text = urllib.request.urlopen(address).read().decode()
-    assert "my_things_total 7.0" in text, text
-    verl_otel.shutdown()
-    assert count_readers() == 1
-assert read() == [21]
-"""
-    )
 
 
 @needs_attaching
@@ -153,19 +133,6 @@ from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 """
 
 
-def _read(sink, name):
-    """Return temporality and values of the points that arrived under a name."""
-    return [
-        (metric.sum.aggregation_temporality, point.as_int)
-        for request in sink.metrics
-        for group in request.resource_metrics
-        for scope in group.scope_metrics
-        for metric in scope.metrics
-        for point in metric.sum.data_points
-        if metric.name == name
-    ]
-
-
 @needs_attaching
 @pytest.mark.parametrize(("preference", "temporality"), [("cumulative", 2), ("delta", 1)])
 def test_they_are_sent_by_otlp(run, preference, temporality):
@@ -174,7 +141,7 @@ def test_they_are_sent_by_otlp(run, preference, temporality):
         asked = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": preference}
         result = run(PROVIDER + OTLP, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **asked)
     assert result.code == 0, result.err
-    assert (temporality, 7) in _read(sink, "my.things")
+    assert (temporality, 7) in read_sums(sink)
 
 
 @needs_attaching
@@ -188,4 +155,4 @@ def test_what_the_provider_sends_by_otlp_is_not_sent_twice(run):
             OTEL_METRIC_EXPORT_INTERVAL="600000",
         )
     assert result.code == 0, result.err
-    assert _read(sink, "my.things") == [(2, 7)]
+    assert read_sums(sink) == [(2, 7)]

@@ -32,18 +32,6 @@ verl_otel.shutdown()
 ATTACHED = "from opentelemetry.sdk.metrics import MeterProvider\nmetrics.set_meter_provider(MeterProvider())"
 
 
-def _find(sink, name):
-    """Return the metrics that arrived under a name."""
-    return [
-        metric
-        for request in sink.metrics
-        for group in request.resource_metrics
-        for scope in group.scope_metrics
-        for metric in scope.metrics
-        if metric.name == name
-    ]
-
-
 @pytest.mark.parametrize("temporality", [2, 1], ids=["cumulative", "delta"])
 @pytest.mark.parametrize("before", ["", ATTACHED], ids=["own provider", "attached"])
 def test_own_histograms_are_sent_with_exponential_buckets(run, files, tmp_path, temporality, before):
@@ -58,10 +46,10 @@ def test_own_histograms_are_sent_with_exponential_buckets(run, files, tmp_path, 
         }
         result = run(WORK.format(before=before), **variables)
     assert result.code == 0, result.err
-    sent = _find(sink, "my.seconds")
+    sent = sink.named("my.seconds")
     assert {metric.WhichOneof("data") for metric in sent} == {"exponential_histogram"}
     assert {metric.exponential_histogram.aggregation_temporality for metric in sent} == {temporality}
     points = [point for metric in sent for point in metric.exponential_histogram.data_points]
     assert max((point.count, point.sum, sum(point.positive.bucket_counts)) for point in points) == (3, 4.5, 3)
-    assert {metric.WhichOneof("data") for metric in _find(sink, "ours")} == {"histogram"}
+    assert {metric.WhichOneof("data") for metric in sink.named("ours")} == {"histogram"}
     assert files(tmp_path / "runs" / "r1").last("my.seconds") == 3

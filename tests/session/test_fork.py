@@ -26,12 +26,6 @@ def script(work, settings="", before=""):
     return FORK.format(work=work, settings=settings, before=before)
 
 
-@pytest.fixture
-def written(files, tmp_path):
-    """The files of the run that the scripts write."""
-    return files(tmp_path / "runs" / "r1")
-
-
 def per_process(points):
     """The latest value of each process, by process id."""
     return {point.resource["process.pid"]: point.value for point in points}
@@ -175,18 +169,6 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     assert run(script(work)).code == 0
     assert list(per_process(written.points("verl.training.steps")).values()) == [2]
-
-
-@pytest.mark.full
-def test_a_child_has_an_instance_id_of_its_own(run, written):
-    """Parent and child have different service.instance.id, so that their series do not collide."""
-    before = "session.describe_resource({'verl.role': 'agent_loop', 'verl.index': 3})"
-    work = "record(1)\nsession.flush()\nif not os.fork():\n    record(1)\n    sys.exit(0)\nos.wait()"
-    assert run(script(work, before=before)).code == 0
-    names = {span.resource["service.instance.id"] for span in written.spans()}
-    assert len(written.paths("traces")) == 2
-    assert "r1/agent_loop-3" in names
-    assert len(names) == 2
 
 
 @pytest.mark.full

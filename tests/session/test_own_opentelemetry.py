@@ -7,7 +7,7 @@ import sys
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
-from tests.fakes.otlp_sink import Sink
+from tests.fakes.otlp_sink import Sink, read_sums
 
 OWN = """
 import concurrent.futures.thread  # its fork hooks must come before those of a TracerProvider
@@ -252,15 +252,7 @@ verl_otel.shutdown()
         asked = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
         result = run(code, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **asked)
     assert result.code == 0, result.err
-    totals = [
-        (metric.sum.aggregation_temporality, metric.sum.data_points[0].as_int)
-        for request in sink.metrics
-        for group in request.resource_metrics
-        for scope in group.scope_metrics
-        for metric in scope.metrics
-        if metric.name == "my.things"
-    ]
-    assert totals[0] == (2, 7)
+    assert read_sums(sink)[0] == (2, 7)
     assert result.err.count("their totals are sent (logged once)") == 1
 
 

@@ -102,22 +102,3 @@ def test_a_prepared_default_folder_is_not_written_to(run, home, tmp_path, kind):
     assert "set VERL_OTEL_RUN_DIR to a folder of your own" in result.err
     assert all(line.startswith("verl-otel: ") for line in result.err.splitlines())
     assert len(result.err.splitlines()) == len(set(result.err.splitlines())) <= 6
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["symbolic link", "hard link", "fifo"])
-def test_a_prepared_lock_file_is_not_touched(run, tmp_path, kind):
-    """A lock file that is a link to another file, or a FIFO: that file keeps its content, and nothing waits."""
-    victim = tmp_path / "victim"
-    victim.write_text("precious")
-    (tmp_path / "runs" / "r1").mkdir(parents=True)
-    lock = tmp_path / "runs" / "r1" / ".verl_logs.lock"
-    if kind == "symbolic link":
-        lock.symlink_to(victim)
-    elif kind == "hard link":
-        os.link(victim, lock)
-    else:
-        os.mkfifo(lock)
-    result = run("WAIT = 0\n" + WORK)
-    assert result.code == 0, result.err
-    assert victim.read_text() == "precious"

@@ -102,30 +102,6 @@ def test_of_the_command_line_program_and_module_or_script_are_kept(tmp_path, mon
     assert attempt["command"] == [sys.executable, *shown]
 
 
-RESUMED = """
-import sys
-from verl_otel import session
-import verl_otel
-session.start_lazily()
-session.current_session().run.begin()
-session.current_session().run.begin()
-with verl_otel.step(1):
-    pass
-print(session.current_session().config.run_attempt)
-"""
-
-
-@pytest.mark.full
-def test_a_resumed_run_says_which_attempt_it_is(run, files, tmp_path):
-    """A run that is started again with its id counts its attempts, in its record and in its resource."""
-    assert [run(RESUMED).out for _ in range(2)] == ["1\n", "2\n"]
-    folder = tmp_path / "runs" / "r1"
-    record = json.loads((folder / "run.json").read_text())
-    assert len(record["attempts"]) == 2
-    assert record["attempts"][0]["command"][0] == sys.executable
-    assert sorted(span.resource["verl.run.attempt"] for span in files(folder).spans()) == [1, 2]
-
-
 LOOP = """
 import sys
 import verl_otel

@@ -43,12 +43,6 @@ def ready(spawn):
     return begin
 
 
-@pytest.fixture
-def written(files, tmp_path):
-    """The files of the run that the scripts write."""
-    return files(tmp_path / "runs" / "r1")
-
-
 @pytest.mark.smoke
 def test_sigterm_ends_a_process_at_once(ready, written, wait_for):
     """Without a handler of the user the signal ends the process, as without telemetry. What was drained is on disk."""
@@ -103,57 +97,6 @@ signal.signal(signal.SIGTERM, mine)
     assert out == "mine 15 True\n"
     assert process.returncode == 7
     assert written.last("verl.training.steps") == 100
-
-
-@pytest.mark.full
-def test_a_handler_that_goes_on_lets_the_process_work_on(ready, written):
-    """After a SIGTERM that the user's handler survives, recording goes on and nothing is lost."""
-    before = "stopped = []\nsignal.signal(signal.SIGTERM, lambda *_: stopped.append(1))"
-    work = """
-while not stopped:
-    time.sleep(0.01)
-with verl_otel.step(100):
-    pass
-sys.exit(0)
-"""
-    process = ready(script(before, work=work))
-    process.terminate()
-    assert process.wait(60) == 0
-    assert len(written.names()) == 101
-    assert written.last("verl.training.steps") == 101
-
-
-@pytest.mark.full
-def test_an_ignored_sigterm_stays_ignored(ready, written):
-    """A process that ignores SIGTERM is not ended by it because of us."""
-    before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    work = "sys.stdin.readline()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)\nsys.exit(0)"
-    process = ready(script(before, work=work))
-    process.terminate()
-    out, _ = process.communicate("go\n", timeout=60)
-    assert (process.returncode, out) == (0, "True\n")
-    assert written.last("verl.training.steps") == 100
-
-
-@pytest.mark.full
-def test_a_handler_set_later_is_left_alone(ready):
-    """A handler that the user sets after us is the only one; shutdown does not take it away."""
-    after = "mine = lambda *_: os._exit(9)\nsignal.signal(signal.SIGTERM, mine)"
-    work = "verl_otel.shutdown()\nprint(signal.getsignal(signal.SIGTERM) is mine, flush=True)"
-    process = ready(script(after=after, work=work))
-    assert process.stdout.readline() == "True\n"
-    process.terminate()
-    assert process.wait(60) == 9
-
-
-@pytest.mark.full
-def test_a_handler_that_c_code_has_set_stays(ready):
-    """Python does not know the handler of `faulthandler`: the process survives the signal as it would without telemetry."""
-    before = "import faulthandler\nfaulthandler.register(signal.SIGTERM, chain=False)"
-    work = "sys.stdin.readline()\nos.kill(os.getpid(), signal.SIGTERM)\nprint('alive', flush=True)\nos._exit(0)"
-    process = ready(script(before, work=work))
-    out, _ = process.communicate("go\n", timeout=60)
-    assert (process.returncode, out) == (0, "alive\n")
 
 
 def test_a_signal_waits_until_telemetry_has_ended(monkeypatch):

@@ -119,12 +119,8 @@ def test_an_endpoint_of_the_users_own(tmp_path):
         seen, spans = serve(tmp_path, url, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf", **hurry)
     check_engine(seen)
     requests = {}
-    for request in sink.traces:
-        for group in request.resource_spans:
-            for span in (span for scope in group.scope_spans for span in scope.spans if span.name == "llm_request"):
-                request_id = next(
-                    pair.value.string_value for pair in span.attributes if pair.key == "gen_ai.request.id"
-                )
-                requests[request_id] = (span.trace_id.hex(), span.parent_span_id.hex())
+    for span in (span for span in sink.spans() if span.name == "llm_request"):
+        request_id = next(pair.value.string_value for pair in span.attributes if pair.key == "gen_ai.request.id")
+        requests[request_id] = (span.trace_id.hex(), span.parent_span_id.hex())
     check_requests(requests, spans)
     assert not [name for name, *_ in spans if name == "llm_request"]

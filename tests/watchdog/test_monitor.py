@@ -4,7 +4,6 @@
 
 import json
 import os
-import threading
 import time
 from types import SimpleNamespace
 
@@ -356,18 +355,6 @@ def test_the_report_of_a_process_with_a_stuck_disk_is_ignored(node, monkeypatch)
     status.last_heartbeat -= 20
     assert not node.monitor._take_snapshot(time.monotonic()).suspects
     assert not node.monitor._is_suspicious(status)
-
-
-def test_the_cluster_is_not_asked_at_interpreter_shutdown(monkeypatch, explain):
-    """Python 3.12 starts no threads then."""
-    explain(DeathInfo(False, "gone"))
-    assert cluster_backend.query(lambda cluster: cluster.explain("")) is not None
-
-    def fail(thread):
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    assert cluster_backend.query(lambda cluster: cluster.explain("")) is None
 
 
 def test_the_manifest_is_ended_before_the_watchdog_even_if_that_fails(tmp_path, monkeypatch, swallow):

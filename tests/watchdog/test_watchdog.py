@@ -236,17 +236,6 @@ def test_a_killed_process_is_a_crash_with_the_trajectories_it_held(training, wai
     assert "uid-1/7" in line
 
 
-def test_another_process_takes_over_when_the_monitor_is_killed(training, wait_for):
-    """The first process is the monitor. It is killed with open work, and the next monitor reports it."""
-    first = training.start("agent_loop", 0, "wait")
-    training.go()
-    wait_for(lambda: training.has_open(first) and list(training.folder.glob("black-box/watcher-*-0.lock")))
-    training.start("agent_loop", 1, "wait")
-    wait_for_heartbeat(training, wait_for, first)
-    first.kill()
-    assert wait_for_event(training, wait_for, "crash", first)["detail"]["culprit"]["pid"] == first.pid
-
-
 def test_a_frozen_monitor_is_reported_by_its_successor(training, wait_for):
     """The first process watches; stopped, it keeps the lock, and another one watches in its place."""
     first = training.start("agent_loop", 0, "wait")
@@ -255,38 +244,6 @@ def test_a_frozen_monitor_is_reported_by_its_successor(training, wait_for):
     training.start("trainer")
     os.kill(first.pid, signal.SIGSTOP)
     assert wait_for_event(training, wait_for, "stall", first)["detail"]["culprit"]["pid"] == first.pid
-
-
-def test_healthy_work_with_heavy_tails_is_no_event(training, wait_for):
-    """Trajectories whose durations spread over two orders of magnitude: nothing is reported."""
-    patient = {"silent": "8", "overdue": "2"}  # a busy machine holds a process up for seconds
-    trainer = training.start("trainer", **patient)
-    loops = [training.start("agent_loop", number, "healthy", **patient) for number in range(2)]
-    training.go()
-
-    def ended():
-        text = "".join(path.read_text("utf-8") for path in training.folder.glob("traces-agent_loop-*.jsonl"))
-        return text.count('"verl.trajectory"') > 150
-
-    wait_for(ended, SECONDS)
-    assert not training.events()
-    assert not training.log_lines()
-    assert all(process.poll() is None for process in (trainer, *loops))
-
-
-def test_after_the_end_of_the_run_no_heartbeat_is_expected(training, wait_for):
-    """Once the run has finished, a process that is killed at work is no crash."""
-    trainer = training.start("trainer")
-    loop = training.start("agent_loop", 1, "wait")
-    training.go()
-    wait_for(lambda: training.has_open(loop))
-    send(trainer, "finish")
-    assert trainer.stdout.readline() == "finished\n"
-    loop.kill()
-    other = training.start("agent_loop", 2, "wait")
-    training.go(other)
-    wait_for(lambda: training.has_open(other))
-    assert not training.events()
 
 
 def test_it_works_without_the_file_exporter(training, wait_for):

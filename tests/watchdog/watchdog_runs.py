@@ -9,7 +9,6 @@ Waiting times are a fifth of the real ones. Prints ``ready`` when its peers are 
 
 import asyncio
 import os
-import random
 import re
 import sys
 import threading
@@ -17,7 +16,6 @@ import time
 
 import verl_otel
 from verl_otel import session
-from verl_otel.recording import series
 from verl_otel.watchdog import heartbeat, monitor, overdue, process_table
 
 WARM_UP_STEPS = 12
@@ -83,10 +81,6 @@ def roll_out(what, number):
     for _ in range(WARM_UP_STEPS):
         work(0.02)
     wait_for_start()
-    if what == "healthy":
-        draw = random.Random(number)
-        while True:
-            work(min(draw.lognormvariate(-2.5, 1.0), 1.2))
     if what == "block":
         asyncio.run(block_the_loop())
     with verl_otel.trajectory(f"uid-{number}", 7), verl_otel.turn(), verl_otel.tool("python"):
@@ -100,11 +94,7 @@ def train(what):
     wait_for_start()
     with verl_otel.step(WARM_UP_STEPS), verl_otel.phase("gen"):
         for line in sys.stdin:
-            if line.strip() == "finish":
-                series.gauge("verl.run.state").set(2)
-                session.flush()
-                print("finished", flush=True)
-            elif line.strip() == "fork_busy" and not os.fork():
+            if line.strip() == "fork_busy" and not os.fork():
                 work(600)
             elif line.strip() == "fork" and not os.fork():
                 time.sleep(600)
