@@ -341,6 +341,8 @@ class Step(NamedTuple):
     """``FILE:LINE in FUNCTION`` of the user's own code where `error` was raised, or its innermost span; empty: unknown."""
     error_instance: str = ""
     """Process in which it was raised; empty: that of the step."""
+    starved: float = 0.0
+    """Seconds of its critical path for which the process that it was in waited for a CPU."""
     dead_child: str = ""
     """Which child process died, and by what, where that broke a pool of processes; empty: unknown."""
     is_shared: bool = False

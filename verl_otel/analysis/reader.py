@@ -327,6 +327,7 @@ class RunReader(msgspec.Struct, dict=True):
             groups=critical_path.group(path),
             verdicts=verdicts,
             savings=(*built.step.savings, *savings),
+            starved=self._blocked_loops.count_starved(built.step.path),
         )
         draft = Draft(step, built.members)
         if self._has_other_rank(step, root):
@@ -361,12 +362,18 @@ class RunReader(msgspec.Struct, dict=True):
         self._starved.append(blocked_loops.count_seconds(starved))
         del self._lengths[:-REMEMBERED_STEPS], self._starved[:-REMEMBERED_STEPS]
         path, waits = self._blocked_loops.mark(step.path) if self._blocked_loops else (step.path, ())
+        is_starved = False
         if (waits or starved) and not is_first:  # the first step of an attempt includes the start-up
             found = blocked_loops.judge(step, waits, built.members, usual, usually_starved)
             rest = blocked_loops.judge_starved(step, starved, usual, usually_starved)
             starved_share = usually_starved / usual if usual else 0.0
             if found.verdicts or rest is not None or starved_share:
                 self._blocked[step.trace_id] = found._replace(starved=rest, starved_share=starved_share)
+            is_starved = rest is not None or any(
+                verdict.cause_name == blocked_loops.NO_CPU for verdict in found.verdicts
+            )
+        if waits and not is_starved:
+            path, _ = self._blocked_loops.mark(step.path, shared=False)
         return path, blocked_loops.find_saving(waits, built.members)
 
     def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:

@@ -25,7 +25,7 @@ from verl_otel.analysis.scalars import (
     read_steps,
 )
 from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE
-from verl_otel.analysis.verdicts.blocked_loops import PAUSED_KIND
+from verl_otel.analysis.verdicts.blocked_loops import NO_CPU, PAUSED_KIND
 from verl_otel.health import signals
 from verl_otel.health.conditions import CUT
 from verl_otel.health.profiles import from_manifest
@@ -67,7 +67,10 @@ def find_pauses(steps: Iterable[Step]) -> list[UsualPause]:
     ended = [step for step in steps if step.groups and not step.failed and not step.repeated]
     if len(ended) < _COMPARED:
         return []
-    paused = [Counter({name: ns / 1e9 for kind, name, ns in step.groups if kind == PAUSED_KIND}) for step in ended]
+    paused = [
+        Counter({name: ns / 1e9 for kind, name, ns in step.groups if kind == PAUSED_KIND} | {NO_CPU: step.starved})
+        for step in ended
+    ]
     usual = median(step.seconds for step in ended)
     medians = {reason: median(each[reason] for each in paused) for reason in set().union(*paused)}
     found = [UsualPause(reason, length, length / usual, len(ended)) for reason, length in medians.items()]

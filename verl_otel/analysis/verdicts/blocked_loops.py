@@ -33,10 +33,11 @@ MAX_BLOCKINGS: Final = 10_000
 """Intervals that are kept of one process: the newest."""
 PROCESS: Final = "process"
 """Reason of an interval in which the process did not run at all."""
+NO_CPU: Final = "no CPU"
 NAMES: Final = {
     PROCESS: "the process did not run, stopped or waiting for a CPU",
     "collection": "garbage collection",
-    "cpu": "no CPU",
+    "cpu": NO_CPU,
     "interpreter": "a call into C that held the interpreter lock",
     "executor": "no free thread of the executor",
 }
@@ -209,6 +210,16 @@ class BlockedLoops(msgspec.Struct):
                     found += cut_to(starved, times)
         return list(_make_disjoint(sorted(found, key=_start)))
 
+    def count_starved(self, path: Iterable[Segment]) -> float:
+        """Return the seconds of a critical path for which the process that it was in waited for a CPU."""
+        return count_seconds(
+            part
+            for segment in path
+            for starved in self._starved.find(segment.start_ns, segment.end_ns)
+            if starved.instance == segment.instance
+            for part in cut_to(starved, [(segment.start_ns, segment.end_ns)])
+        )
+
     def _join_starved(self, begin_ns: int, end_ns: int) -> _Intervals:
         """Return the intervals between two times in which processes had no CPU, each with the process that waited longest.
 
@@ -259,15 +270,19 @@ class BlockedLoops(msgspec.Struct):
             for blocking in self.find(instance, begin_ns, end_ns)
         ]
 
-    def mark(self, path: Sequence[Segment]) -> tuple[tuple[Segment, ...], tuple[Blocking, ...]]:
+    def mark(self, path: Sequence[Segment], *, shared: bool = True) -> tuple[tuple[Segment, ...], tuple[Blocking, ...]]:
         """Return a critical path in which the parts that waited for a blocked event loop are segments of their own.
+
+        Args:
+            path: The path.
+            shared: Whether the short times in which other processes of a call had no CPU count, too: they are more than the path waited for.
 
         Returns:
             The path, without a gap as before, and the intervals that it contains now.
         """
         marked: list[Segment] = []
         waits: list[Blocking] = []
-        starved = self._join_starved(path[0].start_ns, path[-1].end_ns) if path else _Intervals()
+        starved = self._join_starved(path[0].start_ns, path[-1].end_ns) if path and shared else _Intervals()
         for segment, starter in zip(path, _find_starters(path), strict=True):
             reached = segment.start_ns
             for blocking in self._find_awaited(segment, starved, starter):
@@ -689,7 +704,7 @@ def drop_explained(step: Step, verdicts: tuple[Verdict, ...], blocked: Blocked) 
     if not blocked.verdicts:
         return verdicts
     paused = {verdict.instance: verdict.seconds for verdict in blocked.verdicts if verdict.kind == _PAUSED}
-    stopped = {verdict.instance for verdict in blocked.verdicts if verdict.cause_name != NAMES["cpu"]}
+    stopped = {verdict.instance for verdict in blocked.verdicts if verdict.cause_name != NO_CPU}
     names = {verdict.cause_name for verdict in blocked.verdicts}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
