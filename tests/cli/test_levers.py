@@ -5,7 +5,6 @@
 import pytest
 
 from tests.builders import stories
-from tests.cli.page import embedded
 from verl_otel.analysis.levers.ranking import Lever, Levers
 from verl_otel.cli import levers, wording
 from verl_otel.cli.documents.levers import make_levers
@@ -52,20 +51,6 @@ def test_explain_shows_the_largest(call, run):
     result = call("explain", run).out.partition("The whole run")[2]
     assert "What would make a step shorter, each alone: gain, share of 20.00 s (mean of 4 steps), interval" in result
     assert sum("takes half of its time" in line for line in result.splitlines()) == 1
-
-
-def test_the_page_has_the_levers(call, run, tmp_path):
-    """With their intervals; a run without levers has none."""
-
-    def write(folder):
-        call("report", folder, "--html", tmp_path / "page.html")
-        documents = embedded.read((tmp_path / "page.html").read_text())
-        blocks = documents[f"runs/{documents['run']}"]["blocks"]
-        shown = (block["lines"] for block in blocks if levers.TITLE in block["title"])
-        return [" ".join(line.split()) for lines in shown for line in lines]
-
-    assert "4.00 s 20% 4.00 s to 4.00 s tool search takes half of its time" in write(run)
-    assert write(train(tmp_path / "r2", linked=False)) == []
 
 
 def test_a_run_without_links_is_refused_with_the_reason(call, tmp_path):
