@@ -167,7 +167,7 @@ def format_incident(snapshot: Snapshot, finding: Finding, status: ProcessStatus 
 def _format_state(reason: str, status: ProcessStatus | None) -> str:
     silent = f" for {status.silent_seconds:.0f} s" if status is not None else ""
     words = {
-        STOPPED: "is stopped by a signal or a debugger",
+        STOPPED: "has been stopped by a signal or a debugger",
         FROZEN: "is frozen: no thread of Python has moved",
         DIED: "has died",
     }
