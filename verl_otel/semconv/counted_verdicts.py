@@ -4,16 +4,16 @@
 
 from typing import Final
 
-SERIES: Final = "47, 53, 59, 61, 62, 63, 64, healthy-asyncio, healthy-sync, healthy-threads"
+SERIES: Final = "47, 53, 59, 61, 62, 63, 64, 65, 66, healthy-asyncio, healthy-sync, healthy-threads"
 """What was trained: seeds, and modes without a fault."""
 RIGHT: Final[dict[str, tuple[int, int]]] = {
-    "between": (32, 33),
-    "loop": (38, 38),
-    "phase": (96, 105),
-    "process": (108, 115),
-    "rank": (9, 10),
+    "between": (40, 41),
+    "loop": (45, 45),
+    "phase": (119, 129),
+    "process": (130, 141),
+    "rank": (11, 12),
     "replica": (0, 1),
     "reward": (0, 1),
-    "trajectory": (29, 32),
+    "trajectory": (35, 38),
 }
 """How many were right, and of how many, by kind."""

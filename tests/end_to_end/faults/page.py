@@ -111,6 +111,19 @@ def write(results):
             ["mode", "", "planted", "not felt", "found", "named rightly", "named rightly, of the held-out kinds"],
             [row for mode in dict(tried) for row in _total(mode, by_kind, unfelt)],
         ),
+        last=_table(
+            [
+                "mode",
+                "seed",
+                "planted",
+                "not felt",
+                "named rightly",
+                "within 15 s, of those that hang or kill",
+                "healthy steps",
+                "false verdicts",
+            ],
+            _list_last(results),
+        ),
         delays=_wrap(_describe_delays(by_kind)),
         pairs=_wrap(_describe_pairs(judged)),
         false=_describe_false(results),
@@ -229,6 +242,32 @@ def _total(mode, by_kind, unfelt):
     return rows
 
 
+def _list_last(results):
+    """Return a row for the last seed of each mode: what the detectors gave that are next to the present ones."""
+    rows = []
+    for mode in MODES:
+        planted = [result for result in results if result["faults"] and "seed" in result and find_mode(result) == mode]
+        last = max((result["seed"] for result in planted), key=int, default="")
+        of_seed = [result for result in planted if result["seed"] == last]
+        every = [judgement for result in of_seed for judgement in judge(result)]
+        felt = [judgement for judgement in every if judgement.felt]
+        sudden = [judgement for judgement in felt if _is_sudden(judgement.kind)]
+        soon = sum(judgement.delay is not None and judgement.delay <= SOON for judgement in sudden)
+        right, healthy = sum(judgement.named for judgement in felt), [find_false(result) for result in of_seed]
+        steps, false = sum(count for count, *_ in healthy), sum(len(found) for _, found, _ in healthy)
+        rows.append([
+            mode, last, str(len(every)), str(len(every) - len(felt)), f"{right}{_share(right, len(felt))}",
+            f"{soon} of {len(sudden)}", str(steps), f"{false}{_share(false, steps)}",
+        ])  # fmt: skip
+    return rows
+
+
+def _is_sudden(name):
+    """Return whether an event names a kind while the training goes on, and not the line of a failed training."""
+    kind = KINDS[name]
+    return kind.series in (HUNG, CRASHED) and not any(right.startswith("failed") for right in kind.right)
+
+
 def _share(count, total):
     """Return a share with its interval of Wilson, for 95 %."""
     if not total:
@@ -252,8 +291,7 @@ def _count(mode, name, judgements, unfelt):
 
 def _describe_delays(by_kind):
     judged = [
-        judgement for (_, name), judgements in by_kind.items() if KINDS[name].series in (HUNG, CRASHED)
-        for judgement in judgements if not any(right.startswith("failed") for right in KINDS[name].right)
+        judgement for (_, name), judgements in by_kind.items() if _is_sudden(name) for judgement in judgements
     ]  # fmt: skip
     delays = [judgement.delay for judgement in judged if judgement.delay is not None]
     if not delays:
@@ -357,6 +395,10 @@ held out: they are only counted, and no detector was changed because of one.
 ## In short
 
 {totals}
+
+The last seed of each mode, whose detectors differ least from the present ones:
+
+{last}
 
 {delays}
 
