@@ -8,12 +8,12 @@ SERIES: Final = "47, 53, 59, 61, 62, 63, 64, 65, 66, healthy-asyncio, healthy-sy
 """What was trained: seeds, and modes without a fault."""
 RIGHT: Final[dict[str, tuple[int, int]]] = {
     "between": (40, 41),
-    "loop": (45, 45),
-    "phase": (119, 129),
-    "process": (130, 141),
+    "loop": (46, 46),
+    "phase": (122, 132),
+    "process": (133, 145),
     "rank": (11, 12),
     "replica": (0, 1),
     "reward": (0, 1),
-    "trajectory": (35, 38),
+    "trajectory": (38, 41),
 }
 """How many were right, and of how many, by kind."""
