@@ -129,7 +129,7 @@ def test_too_few_steps_have_no_usual_length(call, explained):
 
 
 def test_a_step_that_took_longer_is_not_called_healthy(call, explained):
-    """Below twice the median it is none of the slow ones, and yet it is not said that nothing delayed it."""
+    """Below twice the median it is none of the slow steps; the text does not claim that nothing delayed it."""
     steps = explanations.steps(explanations.HEALTHY, 6, start_up=False)
     steps[3] = explanations.step(4, {**explanations.HEALTHY, ("server", ""): 2.5})
     explained(explanations.explanation(steps))

@@ -103,31 +103,22 @@ def test_what_holds_the_interpreter_lock_may_have_no_cpu(monkeypatch):
     assert (pause.reason, pause.queued) == ("cpu", 1.2)
 
 
-def test_a_collection_that_goes_on_is_one_pause(monkeypatch, recorded):
-    """It is counted when it ends: until then it looks like another holder of the interpreter lock."""
+@pytest.mark.parametrize(("late", "seconds"), [(1.0, 2.25), (0.0, 1.0)])
+def test_a_collection_that_is_seen_before_its_end_is_one_pause(monkeypatch, recorded, late, seconds):
+    """It is counted when it ends. Its finalizers run Python, so that the thread that looks may do so before; the next look may be in time."""
     detector, known = process_pauses.PauseDetector(), {"cpu": 0.0, "collections": 0}
     monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
     monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
-    detector.check(100.0, 0.0)
-    known |= {"cpu": 1.0}
-    assert detector.check(101.25, 1.0).reason == "interpreter"
-    known |= {"cpu": 2.0, "collections": 1}
-    assert detector.check(102.5, 1.0).reason == "collection", "it sleeps for a quarter of a second after each look"
-    assert detector._pause[:3] == (100.25, 102.5, "collection")
-
-
-def test_a_collection_that_was_seen_before_its_end_is_one(monkeypatch, recorded):
-    """Its finalizers run Python, so that the thread that looks does so before the collection is counted, and the next look is in time."""
-    detector, known = process_pauses.PauseDetector(), {"cpu": 0.0, "collections": 0}
-    monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
-    monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
-    detector.check(100.0, 0.0)
-    known |= {"cpu": 1.0}
-    assert detector.check(101.25, 1.0).reason == "interpreter"
-    known |= {"collections": 1}
     with verl_otel.span("work"):
-        assert not detector.check(101.5, 0.0)
-    assert len(pauses(recorded, ("collection",))) == 1
+        detector.check(100.0, 0.0)
+        known |= {"cpu": 1.0}
+        assert detector.check(101.25, 1.0).reason == "interpreter"
+        known |= {"cpu": 1.0 + late, "collections": 1}
+        detector.check(101.5 + late, late)
+        detector.stop()
+    (pause,) = pauses(recorded, ("collection", "interpreter"))
+    assert pause.attributes["reason"] == "collection"
+    assert (pause.end_ns - pause.start_ns) / 1e9 == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(("collections", "reason"), [(1, "collection"), (0, "interpreter")])

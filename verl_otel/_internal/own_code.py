@@ -14,7 +14,8 @@ _STANDARD: Final = (f"{Path(os.__file__).parent}{os.sep}", _PACKAGE, "<")
 """Beginnings of the file names of the standard library, of this package, and of generated code."""
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-_RAY: Final = f"{os.sep}site-packages{os.sep}ray{os.sep}"
+_RAY: Final = f"-packages{os.sep}ray{os.sep}"
+"""Folder of Ray, whose lines raise what happened in another process."""
 _LIBRARY: Final = re.compile(r".*/(?:site-packages|dist-packages|python3\.\d+)/")
 _PARTS: Final = 2
 """Parts of the name of a file of the user's own that are kept: the folders before are those of one machine, as its user's name."""
@@ -43,7 +44,7 @@ def is_own(path: str) -> bool:
 
 
 def _is_installed(path: str) -> bool:
-    """Return whether a file is of an installed package which raises what is wrong in itself."""
+    """Return whether a file is of an installed package, but neither of Ray nor of this one."""
     return any(folder in path for folder in _INSTALLED) and _RAY not in path and not path.startswith(_PACKAGE)
 
 

@@ -172,6 +172,7 @@ def find_phase(step: Step, verdict: Verdict) -> str:
 
 
 LONGER_SHARE = 0.25
+"""Share of the median by which a step has to be longer than it, so that something delayed it, whether that is found or not."""
 
 
 class Excess(NamedTuple):
@@ -197,7 +198,7 @@ class Excess(NamedTuple):
     is_unexplained: bool
     """Whether it is long without a verdict."""
     is_longer: bool
-    """Whether it took longer than the others by `LONGER_SHARE`: then it is not said that nothing delayed it."""
+    """Whether it took longer than the others by `LONGER_SHARE`."""
     has_baseline: bool
     """Whether the run has enough steps to say what is usual."""
 

@@ -165,8 +165,8 @@ class PauseDetector:
         """
         collections = self._collections
         part = self._find(now, late)
-        # A collection is counted when it ends. This thread may look before that, while finalizers run: then it looks like another holder of the
-        # interpreter lock.
+        # A collection is counted when it ends. This thread may look before that, while finalizers run: until then the collection looks like
+        # another holder of the interpreter lock.
         if self._collections > collections and self._pause.reason == INTERPRETER:
             self._pause = self._pause._replace(reason=COLLECTION)
         if part and part.begin - self._pause.end <= JOINED_SECONDS and part.reason == self._pause.reason:

@@ -247,7 +247,9 @@ def _list_last(results):
     rows = []
     for mode in MODES:
         planted = [result for result in results if result["faults"] and "seed" in result and find_mode(result) == mode]
-        last = max((result["seed"] for result in planted), key=int, default="")
+        if not planted:
+            continue
+        last = max((result["seed"] for result in planted), key=int)
         of_seed = [result for result in planted if result["seed"] == last]
         every = [judgement for result in of_seed for judgement in judge(result)]
         felt = [judgement for judgement in every if judgement.felt]

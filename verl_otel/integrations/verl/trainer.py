@@ -27,7 +27,7 @@ from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
-from verl_otel.recording.attribute_values import error_name, to_number
+from verl_otel.recording.attribute_values import error_name, is_cancellation, to_number
 from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.decorate import Steps, Wrapping, surround, surround_shortly
 from verl_otel.recording.series import counter
@@ -382,9 +382,6 @@ _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 
 
-_CANCELLED: Final = "ray.exceptions.TaskCancelledError"
-
-
 def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any, _error: Any) -> None:
     """Record that the rollouts ended by an exception: verl trains on what is there, and ends with exit code 0.
 
@@ -392,12 +389,13 @@ def _note_end_of_rollouts(args: tuple[Any, ...], _kwargs: dict[str, Any], _resul
     """
     (task,) = args
     error = None if task.cancelled() or task.get_name() != "generation_task" else task.exception()
-    session, name = current_session(), "" if error is None else error_name(error)
-    if error is not None and session is not None and name != _CANCELLED:
+    cause: Any = getattr(error, "cause", None) or error  # Ray's, of a task in another process
+    session = current_session()
+    if error is not None and session is not None and not is_cancellation(cause):
         from verl_otel.watchdog import process_reports
         from verl_otel.watchdog.reporter import Notifier  # the watchdog may be in another process
 
-        config, cause = session.config, getattr(error, "cause", None) or error  # Ray's, of a task in another process
+        config, name = session.config, error_name(error)
         died = process_reports.find_actor(config.run_path, str(getattr(cause, "actor_id", None) or ""))
         culprit = {} if died is None else {"instance": died.instance, "pid": died.process.pid, "host": died.host}
         whose = "" if died is None else f" of {died.instance} (pid {died.process.pid})"
